@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Joins the modules of src/ into one file, nova.c.
+
+    join.py [-o nova.c] [--only MODULE,...]
+
+--only joins the named modules and what they include, for work on a part. The result depends on the sources alone:
+order from MODULES, LF line ends, no dates.
+"""
+import argparse
+import os
+import re
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# Floors from the ground up: a module includes only what stands above it here.
+MODULES = """
+base platform pool
+quant gguf
+unicode tokenizer chat
+model
+program kv
+cpu_input cpu_narrow cpu_wide cpu_vector cpu_attend cpu
+sample session
+""".split()
+
+HEAD = """/* nova: an embedded runtime for GGUF language models. The interface and the manual are in nova.h.
+ * MIT license, see LICENSE.
+ *
+ * This file is generated from src/ by src/join.py: change it there.
+ * SPIR-V modules: 0, 0 bytes.
+ */
+"""
+
+
+def read(name):
+    path = os.path.join(HERE, name)
+    if not os.path.exists(path):
+        return None
+    with open(path, encoding="utf-8", newline="") as f:
+        text = f.read()
+    if "\r" in text:
+        sys.exit(f"join.py: {name} has CR line ends")
+    return text
+
+
+def includes(text):
+    return re.findall(r'^#include "(\w+)\.h"', text or "", re.M)
+
+
+def closure(wanted):
+    """The modules that `wanted` need, headers and sources alike."""
+    todo, seen = list(wanted), set()
+    while todo:
+        m = todo.pop()
+        if m in seen or m == "nova":
+            continue
+        if m not in MODULES:
+            sys.exit(f"join.py: no module {m} in MODULES")
+        seen.add(m)
+        todo += includes(read(m + ".h")) + includes(read(m + ".c"))
+    return [m for m in MODULES if m in seen]
+
+
+def check_floors(module, text):
+    for m in includes(text):
+        if m != "nova" and MODULES.index(m) > MODULES.index(module):
+            sys.exit(f"join.py: {module} includes {m}, which stands below it")
+
+
+def join(modules):
+    parts = [HEAD, '#include "nova.h"\n']
+    for m in modules:
+        for name in (m + ".h", m + ".c"):
+            text = read(name)
+            if text is None:
+                continue
+            check_floors(m, text)
+            body = re.sub(r'^#include "\w+\.h"\n', "", text, flags=re.M)
+            parts.append(f"\n/* ==== src/{name} {'=' * (100 - len(name))} */\n\n{body}")
+    return "".join(parts)
+
+
+def main():
+    p = argparse.ArgumentParser(description="Joins src/ into nova.c.")
+    p.add_argument("-o", default=os.path.join(HERE, "..", "nova.c"))
+    p.add_argument("--only", default="")
+    a = p.parse_args()
+    modules = closure(a.only.split(",")) if a.only else [m for m in MODULES if read(m + ".h") or read(m + ".c")]
+    with open(a.o, "w", encoding="utf-8", newline="\n") as f:
+        f.write(join(modules))
+
+
+if __name__ == "__main__":
+    main()

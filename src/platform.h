@@ -1,0 +1,81 @@
+/* The system: threads, atomics, time, files, the processor's features, floating-point modes. */
+#ifndef NOVA_PLATFORM_H
+#define NOVA_PLATFORM_H
+
+#include "base.h"
+
+/* ---- Atomics (C11's are missing in MSVC's C and in C++17's C headers) ---- */
+
+typedef struct atomic_int32 { volatile int32_t v; } atomic_int32;
+
+NOVA_INLINE int32_t atomic_load_acquire(const atomic_int32 *a);
+NOVA_INLINE int32_t atomic_load_relaxed(const atomic_int32 *a);
+NOVA_INLINE void    atomic_store_release(atomic_int32 *a, int32_t v);
+NOVA_INLINE void    atomic_store_relaxed(atomic_int32 *a, int32_t v);
+NOVA_INLINE int32_t atomic_add(atomic_int32 *a, int32_t v);       /* sequentially consistent; returns the value before */
+NOVA_INLINE int32_t atomic_exchange(atomic_int32 *a, int32_t v);  /* sequentially consistent; returns the value before */
+NOVA_INLINE void    cpu_pause(void);                              /* inside a spin loop */
+
+/* ---- Threads ---- */
+
+typedef struct thread    { void *handle; void (*fn)(void *); void *arg; } thread;  /* must not move while it runs */
+typedef struct wait_lock { NOVA_ALIGN(16) unsigned char storage[128]; } wait_lock;  /* a mutex with one condition */
+
+static bool thread_start(thread *t, void (*fn)(void *arg), void *arg);
+static void thread_join(thread *t);
+static void thread_yield(void);
+static bool wait_lock_init(wait_lock *l);
+static void wait_lock_free(wait_lock *l);
+static void wait_lock_enter(wait_lock *l);
+static void wait_lock_leave(wait_lock *l);
+static void wait_lock_sleep(wait_lock *l);   /* inside; wakes up inside; may wake for no reason */
+static void wait_lock_wake_all(wait_lock *l);
+
+/* ---- Time ---- */
+
+static uint64_t clock_ns(void);        /* monotonic */
+static int64_t  clock_unix(void);      /* seconds since 1970, for templates that print the date */
+/* Local calendar time of a Unix time, thread-safe; false where the system cannot say. */
+static bool     clock_local(int64_t unix_time, struct tm *out);
+
+/* ---- Files. Paths are UTF-8 on every system. ---- */
+
+typedef struct file_map {
+    const uint8_t *data;
+    size_t         size;
+    bool           mapped;   /* else allocated with the host's allocator */
+    void          *handle;   /* Windows: the mapping */
+} file_map;
+
+/* Maps a regular file read-only and shared, or reads it into memory. Errors: FILE (missing, a directory, empty, no
+ * permission, changed size while reading: each its own sentence with the path), MEMORY, CANCELLED.
+ * Files over 4 GiB work. Reading goes in pieces of 16 MiB with `progress` between. */
+static nova_result file_open(file_map *f, const host *h, const char *path, bool to_memory,
+                             nova_progress_fn progress, void *progress_user, nova_error *error);
+static void        file_close(file_map *f, const host *h);
+
+/* ---- The processor ---- */
+
+/* NOVA_CPU_... bits of what processor and operating system offer (cpuid and xgetbv; nothing on other machines).
+ *   NOVA_CPU_AVX2:   AVX2, FMA, F16C
+ *   NOVA_CPU_AVX512: AVX2 and AVX-512 F, BW, DQ, VL, VNNI, VBMI (Ice Lake, Zen 4 and later) */
+static uint32_t cpu_features(void);
+/* Cores that this process may use: physical ones where the system tells, within its affinity mask; at least 1. */
+static uint32_t cpu_cores(void);
+
+/* For functions that use an instruction set beyond the base line. */
+#if defined(NOVA_X86) && (defined(__GNUC__) || defined(__clang__))
+#define NOVA_TARGET_AVX2   __attribute__((target("avx2,fma,f16c")))
+#define NOVA_TARGET_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")))
+#else
+#define NOVA_TARGET_AVX2
+#define NOVA_TARGET_AVX512
+#endif
+
+/* Round to nearest, subnormals kept, exceptions masked: set for a call and put back, so that results do not depend on
+ * what the host set. */
+typedef struct float_mode { uint64_t saved; } float_mode;
+static float_mode float_mode_enter(void);
+static void       float_mode_leave(float_mode m);
+
+#endif

@@ -1,0 +1,38 @@
+/* Text to token ids and back: SentencePiece-style BPE with scores ("llama"), byte-level BPE ("gpt2"). */
+#ifndef NOVA_TOKENIZER_H
+#define NOVA_TOKENIZER_H
+
+#include "gguf.h"
+
+typedef struct tokenizer tokenizer;
+
+/* Builds from the tokenizer.ggml.* keys. Everything goes into the arena; token texts stay in the file.
+ * Hostile input: lengths of arrays that disagree, ids out of range, merges of unknown tokens, malformed byte tokens
+ * ("<0x-1>"), huge or empty tokens. Errors: FORMAT, UNSUPPORTED (model or pre-tokenizer: named), MEMORY. */
+static nova_result tokenizer_open(tokenizer **out, arena *a, const host *h, const gguf *g, nova_error *error);
+
+static uint32_t tokenizer_n_vocab(const tokenizer *t);
+
+/* `flags` are nova.h's. Bytes 0xFF in `text` (which no UTF-8 has) are marks that tokenizer_mark left: they keep a special
+ * token from being seen there and are dropped before encoding, when NOVA_PARSE_SPECIAL is set.
+ * Contract of nova_tokenize otherwise. */
+static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text, uint32_t flags,
+                                    int32_t *ids, size_t capacity, size_t *n_ids, nova_error *error);
+
+/* Appends `text` to `out` with a mark (0xFF) behind the first byte of everything that would be parsed as a control
+ * token; bytes 0xFF of the text itself become U+FFFD. False when memory ends. */
+static bool tokenizer_mark(const tokenizer *t, str text, text_buffer *out);
+
+/* Writes the bytes of one token at most `capacity` of them, and returns how many it has. Control tokens have none unless
+ * `special`. A "llama" vocabulary's first token of a text loses its leading space: `first`. */
+static size_t tokenizer_piece(const tokenizer *t, int32_t id, bool first, bool special, char *out, size_t capacity);
+static size_t tokenizer_max_piece(const tokenizer *t);   /* bytes of the longest piece */
+static bool   tokenizer_is_end(const tokenizer *t, int32_t id);
+static bool   tokenizer_adds_bos(const tokenizer *t);
+static int32_t tokenizer_bos(const tokenizer *t);   /* -1: none */
+static int32_t tokenizer_eos(const tokenizer *t);
+
+/* Bytes at the end of (p, n) that start a UTF-8 character whose rest is still to come: 0 to 3. */
+static size_t utf8_incomplete_tail(const char *p, size_t n);
+
+#endif

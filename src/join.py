@@ -17,11 +17,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 MODULES = """
 base platform pool
 quant gguf
+cpu_input cpu_narrow cpu_wide cpu_vector cpu_attend
 unicode tokenizer chat
-model
+model text
 program kv
-cpu_input cpu_narrow cpu_wide cpu_vector cpu_attend cpu
-sample session
+cpu
+sample engine session
 """.split()
 
 HEAD = """/* nova: an embedded runtime for GGUF language models. The interface and the manual are in nova.h.

@@ -12,6 +12,10 @@
 #include "platform.h"
 #include "quant.h"
 
+#ifdef NOVA_X86
+#include <immintrin.h>
+#endif
+
 typedef enum cpu_level { CPU_PLAIN = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_LEVELS } cpu_level;
 
 /* The best level that `features` (NOVA_CPU_... bits) allow. */
@@ -25,9 +29,11 @@ typedef struct weight {
     const uint8_t *data;        /* as it lies in the file: aligned to 32 at least in a sound file, assume 1 */
 } weight;
 
-/* Activations as int8, by blocks of 32: d = max|x| / 127, q = x / d rounded to nearest even. A block of zeros has
- * d = 0. A block with a NaN or an infinity gets d = NaN, so that it stays visible in the result. */
-#define INPUT_BLOCK 32
+/* Activations as int8, by blocks of 32: d = max|x| / 127, q = x * (127 / max|x|) rounded to nearest even, the same bits
+ * on every level. A block of zeros has d = 0, and so has one below INPUT_SMALLEST, whose d would be subnormal. A block
+ * with a NaN or an infinity gets d = NaN and q = 0, so that it stays visible in the result. |q| <= 127. */
+#define INPUT_BLOCK    32
+#define INPUT_SMALLEST (127 * FLT_MIN)
 static void input_quantise(cpu_level level, const float *x, size_t n, int8_t *q, float *d);  /* n: a multiple of 32 */
 
 #endif

@@ -70,7 +70,6 @@ typedef enum nova_result {
 #define NOVA_RESULT_ENUM(name, number, text) name = number,
     NOVA_RESULTS(NOVA_RESULT_ENUM)
 #undef NOVA_RESULT_ENUM
-    NOVA_RESULT_MAX = 0x7fffffff
 } nova_result;
 
 #define NOVA_NOWHERE UINT64_MAX

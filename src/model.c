@@ -1,0 +1,412 @@
+/* A model: see model.h. Opening reads the header, finds every tensor by role, and checks its shape; no weight is touched. */
+#include "model.h"
+
+/* ---- Architectures: one row each ---- */
+
+#define BLOCK_TENSORS                                                                                              \
+    (ROLE_BIT(TOKEN_EMBD) | ROLE_BIT(OUTPUT_NORM) | ROLE_BIT(ATTN_NORM) | ROLE_BIT(ATTN_Q) | ROLE_BIT(ATTN_K) |    \
+     ROLE_BIT(ATTN_V) | ROLE_BIT(ATTN_OUT) | ROLE_BIT(FFN_NORM) | ROLE_BIT(FFN_UP) | ROLE_BIT(FFN_DOWN))
+#define ROPE_TENSORS (ROLE_BIT(ROPE_FREQS) | ROLE_BIT(ROPE_LONG) | ROLE_BIT(ROPE_SHORT))
+
+static const arch archs[] = {
+    {"llama", BLOCK_TENSORS | ROLE_BIT(FFN_GATE), ROLE_BIT(OUTPUT) | ROPE_TENSORS, NORM_RMS, ACT_SILU, false, true},
+    {"arcee", BLOCK_TENSORS, ROLE_BIT(OUTPUT) | ROPE_TENSORS, NORM_RMS, ACT_RELU_SQR, false, true},
+};
+
+typedef struct role_info {
+    const char *name;
+    dim         n_in, n_out;
+} role_info;
+
+static const role_info role_infos[ROLE_COUNT] = {
+#define ROLE_INFO(role, name, n_in, n_out) {name, n_in, n_out},
+    MODEL_TENSORS(ROLE_INFO) LAYER_TENSORS(ROLE_INFO)
+#undef ROLE_INFO
+};
+
+#define MAX_HEAD_DIM 1024   /* what the attention kernels keep in registers and scratch */
+
+static uint32_t dim_of(const nova_model *m, const layer *l, dim d) {
+    switch (d) {
+    case DIM_ONE:   return 1;
+    case DIM_EMBD:  return m->n_embd;
+    case DIM_VOCAB: return m->n_vocab;
+    case DIM_ROPE:  return m->rope.n_rot / 2;
+    case DIM_Q:     return l ? l->n_head * m->head_dim_k : 0;
+    case DIM_K:     return l ? l->n_head_kv * m->head_dim_k : 0;
+    case DIM_V:     return l ? l->n_head_kv * m->head_dim_v : 0;
+    case DIM_ATT:   return l ? l->n_head * m->head_dim_v : 0;
+    case DIM_FF:    return l ? l->n_ff : 0;
+    case DIM_COUNT: break;
+    }
+    return 0;
+}
+
+/* ---- Hyper-parameters ---- */
+
+/* "llama.block_count" from "block_count". */
+typedef struct key_name { char z[128]; } key_name;
+
+static key_name arch_key(const nova_model *m, const char *name) {
+    key_name k;
+    snprintf(k.z, sizeof k.z, "%s.%s", m->kind->name, name);
+    return k;
+}
+
+static nova_result read_u32(const nova_model *m, const char *name, uint32_t *out, nova_error *error) {
+    return gguf_get_u32(&m->g, arch_key(m, name).z, out, error);
+}
+
+static nova_result read_f32(const nova_model *m, const char *name, float *out, nova_error *error) {
+    return gguf_get_f32(&m->g, arch_key(m, name).z, out, error);
+}
+
+/* A size that must be there, from 1 to `limit`. */
+static nova_result read_size(const nova_model *m, const char *name, uint32_t limit, uint32_t *out, nova_error *error) {
+    uint32_t    v      = 0;
+    nova_result result = read_u32(m, name, &v, error);
+    if (result != NOVA_OK) return result;
+    key_name k = arch_key(m, name);
+    if (!gguf_find(&m->g, str_c(k.z))) return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is missing", k.z);
+    if (v == 0 || v > limit) return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is %u, not 1 to %u", k.z, v, limit);
+    *out = v;
+    return NOVA_OK;
+}
+
+/* One number for all layers, or an array with one a layer. Missing: `fallback`, or an error where that is 0. */
+static nova_result read_layer_u32(const nova_model *m, const char *name, uint32_t il, uint32_t fallback, uint32_t limit,
+                                  uint32_t *out, nova_error *error) {
+    key_name          k = arch_key(m, name);
+    const gguf_value *v = gguf_find(&m->g, str_c(k.z));
+    if (!v && fallback) {
+        *out = fallback;
+        return NOVA_OK;
+    }
+    if (!v || v->type != GGUF_ARRAY) return read_size(m, name, limit, out, error);
+    bool integers = v->item != GGUF_F32 && v->item != GGUF_F64 && v->item != GGUF_STRING && v->item != GGUF_ARRAY;
+    if (!integers || v->n != m->n_layer)
+        return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "the key '%s' is no array of %u integers", k.z, m->n_layer);
+    int64_t n = gguf_item_int(v, il);
+    if (n < 1 || n > (int64_t)limit)
+        return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "the key '%s' has %lld for layer %u, not 1 to %u", k.z,
+                       (long long)n, il, limit);
+    *out = (uint32_t)n;
+    return NOVA_OK;
+}
+
+#define TRY(call)                                        \
+    do {                                                 \
+        nova_result try_result = (call);                 \
+        if (try_result != NOVA_OK) return try_result;    \
+    } while (0)
+
+static nova_result read_layers(nova_model *m, nova_error *error) {
+    const uint32_t limit = 1u << 24;   /* above any model, and low enough that products stay in 64 bits */
+    size_t bytes;
+    if (m->n_layer > m->g.n_tensors)
+        return fail(error, NOVA_ERROR_FORMAT, "%u layers, but only %u tensors", m->n_layer, m->g.n_tensors);
+    if (!size_mul(m->n_layer, sizeof(layer), &bytes)) return fail_memory(error, SIZE_MAX, "layers");
+    m->layers = (layer *)arena_zalloc(&m->a, bytes);
+    if (!m->layers) return fail_memory(error, bytes, "layers");
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        layer *l = &m->layers[il];
+        TRY(read_layer_u32(m, "attention.head_count", il, 0, 65536, &l->n_head, error));
+        TRY(read_layer_u32(m, "attention.head_count_kv", il, l->n_head, 65536, &l->n_head_kv, error));
+        TRY(read_layer_u32(m, "feed_forward_length", il, 0, limit, &l->n_ff, error));
+        if (l->n_head % l->n_head_kv != 0)
+            return fail(error, NOVA_ERROR_FORMAT, "layer %u: %u heads do not share %u KV heads evenly", il, l->n_head,
+                        l->n_head_kv);
+    }
+    return NOVA_OK;
+}
+
+static nova_result read_rope(nova_model *m, nova_error *error) {
+    static const struct { const char *name; rope_scaling kind; } scalings[] = {
+        {"none", ROPE_SCALING_NONE}, {"linear", ROPE_SCALING_LINEAR},
+        {"yarn", ROPE_SCALING_YARN}, {"longrope", ROPE_SCALING_LONGROPE}};
+    rope_params *r = &m->rope;
+    memset(r, 0, sizeof *r);
+    r->n_rot       = m->head_dim_k;
+    r->n_ctx_orig  = m->n_ctx_train;
+    r->freq_base   = 10000.0f;
+    r->attn_factor = 1.0f;
+    r->ext_factor  = -1.0f;
+    r->beta_fast   = 32.0f;
+    r->beta_slow   = 1.0f;
+    r->scaling     = ROPE_SCALING_LINEAR;   /* the format's default, without effect at factor 1 */
+    str type = {NULL, 0};
+    TRY(read_u32(m, "rope.dimension_count", &r->n_rot, error));
+    TRY(read_u32(m, "rope.scaling.original_context_length", &r->n_ctx_orig, error));
+    TRY(read_f32(m, "rope.freq_base", &r->freq_base, error));
+    TRY(read_f32(m, "rope.scale_linear", &r->factor, error));   /* the older name */
+    TRY(read_f32(m, "rope.scaling.factor", &r->factor, error));
+    TRY(read_f32(m, "rope.scaling.attn_factor", &r->attn_factor, error));
+    TRY(read_f32(m, "rope.scaling.yarn_ext_factor", &r->ext_factor, error));
+    TRY(read_f32(m, "rope.scaling.yarn_beta_fast", &r->beta_fast, error));
+    TRY(read_f32(m, "rope.scaling.yarn_beta_slow", &r->beta_slow, error));
+    TRY(read_f32(m, "rope.scaling.yarn_log_multiplier", &r->log_multiplier, error));
+    TRY(gguf_get_str(&m->g, arch_key(m, "rope.scaling.type").z, &type, error));
+    if (type.n) {
+        size_t i = 0;
+        while (i < COUNT_OF(scalings) && !str_is(type, scalings[i].name)) i++;
+        if (i == COUNT_OF(scalings))
+            return fail(error, NOVA_ERROR_UNSUPPORTED, "RoPE scaling '%.*s' is not supported", STR_ARG(type));
+        r->scaling = scalings[i].kind;
+    }
+    if (r->factor == 0.0f || r->scaling == ROPE_SCALING_NONE) r->factor = 1.0f;
+    if (r->n_rot == 0 || r->n_rot % 2 != 0 || r->n_rot > m->head_dim_k || (m->kind->rope_whole_head && r->n_rot != m->head_dim_k))
+        return fail(error, NOVA_ERROR_FORMAT, "RoPE turns %u of %u dimensions of a head", r->n_rot, m->head_dim_k);
+    if (!(r->freq_base > 0.0f) || !(r->factor > 0.0f) || r->n_ctx_orig == 0 || !(r->beta_fast > 0.0f) || !(r->beta_slow > 0.0f))
+        return fail(error, NOVA_ERROR_FORMAT, "RoPE base, scaling factor, betas and original context must be positive");
+    return NOVA_OK;
+}
+
+static nova_result read_hyper_parameters(nova_model *m, nova_error *error) {
+    TRY(read_size(m, "context_length", 1u << 30, &m->n_ctx_train, error));
+    TRY(read_size(m, "embedding_length", 1u << 24, &m->n_embd, error));
+    TRY(read_size(m, "block_count", 65535, &m->n_layer, error));
+    TRY(read_layers(m, error));
+    uint32_t n_head = m->layers[0].n_head;
+    if (m->n_embd / n_head == 0)
+        return fail(error, NOVA_ERROR_FORMAT, "%u heads for a width of %u", n_head, m->n_embd);
+    m->head_dim_k = m->n_embd / n_head;
+    TRY(read_u32(m, "attention.key_length", &m->head_dim_k, error));
+    m->head_dim_v = m->head_dim_k;
+    TRY(read_u32(m, "attention.value_length", &m->head_dim_v, error));
+    if (m->head_dim_k == 0 || m->head_dim_k > MAX_HEAD_DIM || m->head_dim_v == 0 || m->head_dim_v > MAX_HEAD_DIM)
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "head sizes of %u and %u (1 to %d are supported)", m->head_dim_k,
+                    m->head_dim_v, MAX_HEAD_DIM);
+    m->attn_scale = 0.0f;
+    TRY(read_f32(m, "attention.scale", &m->attn_scale, error));
+    if (m->attn_scale == 0.0f) m->attn_scale = 1.0f / sqrtf((float)m->head_dim_k);
+    m->norm_eps = -1.0f;
+    const char *eps = m->kind->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
+    TRY(read_f32(m, eps, &m->norm_eps, error));
+    if (!(m->norm_eps >= 0.0f))
+        return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is missing or negative", arch_key(m, eps).z);
+    m->n_vocab = tokenizer_n_vocab(m->tok);
+    return read_rope(m, error);
+}
+
+/* ---- Tensors ---- */
+
+static const float *vector_floats(nova_model *m, const gguf_tensor *gt) {
+    if (gt->type == TYPE_F32 && (uintptr_t)gt->data % sizeof(float) == 0) return (const float *)(const void *)gt->data;
+    size_t bytes;
+    if (!size_mul((size_t)gt->ne[0], sizeof(float), &bytes)) return NULL;
+    float *f = (float *)arena_alloc(&m->a, bytes);
+    if (f) type_of(gt->type)->to_float(gt->data, f, (size_t)gt->ne[0]);
+    return f;
+}
+
+/* The vector `name` of n floats, or NULL with NOVA_OK where there is none. */
+static nova_result find_vector(nova_model *m, const char *name, uint32_t n, const float **out, bool *used, nova_error *error) {
+    const gguf_tensor *gt = gguf_find_tensor(&m->g, str_c(name));
+    *out = NULL;
+    if (!gt) return NOVA_OK;
+    if (gt->n_dims != 1 || gt->ne[0] != n)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and rows of %llu, not one of %u", name,
+                    gt->n_dims, (unsigned long long)gt->ne[0], n);
+    used[gt - m->g.tensors] = true;
+    *out = vector_floats(m, gt);
+    return *out ? NOVA_OK : fail_memory(error, n, "a vector");
+}
+
+static nova_result find_matrix(nova_model *m, const char *name, uint32_t n_in, uint32_t n_out, weight *w, bool *used,
+                               nova_error *error) {
+    const gguf_tensor *gt = gguf_find_tensor(&m->g, str_c(name));
+    if (!gt) return NOVA_OK;
+    if (gt->n_dims != 2 || gt->ne[0] != n_in || gt->ne[1] != n_out)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu, not %u x %u", name,
+                    gt->n_dims, (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], n_in, n_out);
+    used[gt - m->g.tensors] = true;
+    w->type      = gt->type;
+    w->n_in      = n_in;
+    w->n_out     = n_out;
+    w->row_bytes = type_row_bytes(gt->type, n_in);
+    w->data      = gt->data;
+    return NOVA_OK;
+}
+
+/* Finds one role's weight and bias; `il` < 0: a tensor of the model itself. */
+static nova_result find_role(nova_model *m, int il, uint32_t r, bool *used, nova_error *error) {
+    const role_info *info   = &role_infos[r];
+    const layer     *l      = il < 0 ? NULL : &m->layers[il];
+    tensor          *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
+    uint32_t         n_in   = dim_of(m, l, info->n_in), n_out = dim_of(m, l, info->n_out);
+    bool             vector = info->n_out == DIM_ONE;
+    char             name[96], bias[96];
+    char             prefix[24] = "";
+    if (il >= 0) snprintf(prefix, sizeof prefix, "blk.%d.", il);
+    snprintf(name, sizeof name, "%s%s.weight", prefix, info->name);
+    snprintf(bias, sizeof bias, "%s%s.bias", prefix, info->name);
+    if (vector) TRY(find_vector(m, name, n_in, &t->vec, used, error));
+    else TRY(find_matrix(m, name, n_in, n_out, &t->w, used, error));
+    TRY(find_vector(m, bias, vector ? n_in : n_out, &t->bias, used, error));
+    bool there = vector ? t->vec != NULL : t->w.data != NULL;
+    if (!there && (m->kind->required >> r & 1)) return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' is missing", name);
+    return NOVA_OK;
+}
+
+static nova_result find_roles(nova_model *m, bool *used, nova_error *error) {
+    uint64_t known = m->kind->required | m->kind->optional;
+    for (uint32_t r = 0; r < ROLE_MODEL_COUNT; r++)
+        if (known >> r & 1) TRY(find_role(m, -1, r, used, error));
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        for (uint32_t r = ROLE_MODEL_COUNT; r < ROLE_COUNT; r++)
+            if (known >> r & 1) TRY(find_role(m, (int)il, r, used, error));
+    for (uint32_t i = 0; i < m->g.n_tensors; i++)
+        if (!used[i])
+            return fail(error, NOVA_ERROR_UNSUPPORTED, "the tensor '%.*s' is not known to the architecture '%s'",
+                        STR_ARG(m->g.tensors[i].name), m->kind->name);
+    if (!m->t[ROLE_OUTPUT].w.data) m->t[ROLE_OUTPUT] = m->t[ROLE_TOKEN_EMBD];   /* tied */
+    return NOVA_OK;
+}
+
+static nova_result find_tensors(nova_model *m, nova_error *error) {
+    bool *used = (bool *)mem_zalloc(&m->h, m->g.n_tensors);
+    if (!used) return fail_memory(error, m->g.n_tensors, "tensor marks");
+    nova_result result = find_roles(m, used, error);
+    mem_free(&m->h, used, m->g.n_tensors);
+    return result;
+}
+
+/* ---- Opening ---- */
+
+static const char *copy_terminated(nova_model *m, str s) {
+    char *z = (char *)arena_alloc(&m->a, s.n + 1);
+    if (!z) return NULL;
+    if (s.n) memcpy(z, s.p, s.n);
+    z[s.n] = 0;
+    return z;
+}
+
+/* The type that most bytes of the file are in. */
+static const char *main_type(const nova_model *m) {
+    uint64_t bytes[TYPE_LIMIT] = {0};
+    uint32_t best = TYPE_F32;
+    for (uint32_t i = 0; i < m->g.n_tensors; i++) {
+        const gguf_tensor *t = &m->g.tensors[i];
+        bytes[t->type] += t->n_bytes;
+        if (bytes[t->type] > bytes[best]) best = t->type;
+    }
+    return type_of(best)->name;
+}
+
+static nova_result read_names(nova_model *m, nova_error *error) {
+    str name = {NULL, 0};
+    nova_error ignored;
+    gguf_get_str(&m->g, "general.name", &name, &ignored);   /* of another type: nothing depends on it */
+    gguf_get_str(&m->g, "tokenizer.chat_template", &m->chat_template, &ignored);
+    m->name = copy_terminated(m, name);
+    if (!m->name) return fail_memory(error, name.n + 1, "the name");
+    m->type_name = main_type(m);
+    for (uint32_t i = 0; i < m->g.n_tensors; i++) {
+        const uint64_t *ne = m->g.tensors[i].ne;
+        m->n_params += ne[0] * ne[1] * ne[2] * ne[3];   /* checked by gguf_read */
+    }
+    return NOVA_OK;
+}
+
+static nova_result find_arch(nova_model *m, nova_error *error) {
+    str name = {NULL, 0};
+    TRY(gguf_get_str(&m->g, "general.architecture", &name, error));
+    if (!name.n) return fail(error, NOVA_ERROR_FORMAT, "the key 'general.architecture' is missing");
+    for (size_t i = 0; i < COUNT_OF(archs); i++)
+        if (str_is(name, archs[i].name)) m->kind = &archs[i];
+    if (!m->kind) return fail(error, NOVA_ERROR_UNSUPPORTED, "the architecture '%.*s' is not supported", STR_ARG(name));
+    return NOVA_OK;
+}
+
+static nova_result model_open(nova_model *m, const nova_model_desc *d, nova_error *error) {
+    if (d->data) {
+        m->file.data = (const uint8_t *)d->data;
+        m->file.size = d->size;
+    } else {
+        TRY(file_open(&m->file, &m->h, d->path, d->read_to_memory, d->progress, d->progress_user, error));
+        m->owns_file = true;
+    }
+    TRY(gguf_read(&m->g, &m->a, m->file.data, m->file.size, m->vocab_only, error));
+    TRY(read_names(m, error));
+    TRY(tokenizer_open(&m->tok, &m->a, &m->h, &m->g, error));
+    if (m->vocab_only) {
+        m->n_vocab = tokenizer_n_vocab(m->tok);
+        return NOVA_OK;
+    }
+    TRY(find_arch(m, error));
+    TRY(read_hyper_parameters(m, error));
+    return find_tensors(m, error);
+}
+
+NOVA_API nova_model *nova_model_open(const nova_model_desc *desc, nova_error *error) {
+    error_clear(error);
+    if (!desc || (!desc->path && !desc->data)) {
+        fail(error, NOVA_ERROR_ARGUMENT, "no model file was named");
+        return NULL;
+    }
+    host        h = host_init(desc->alloc, desc->alloc_user, desc->log, desc->log_user);
+    nova_model *m = (nova_model *)mem_zalloc(&h, sizeof *m);
+    if (!m) {
+        fail_memory(error, sizeof *m, "the model");
+        return NULL;
+    }
+    m->h          = h;
+    m->vocab_only = desc->vocab_only;
+    arena_init(&m->a, &m->h);
+    if (model_open(m, desc, error) != NOVA_OK) {
+        nova_model_close(m);
+        return NULL;
+    }
+    return m;
+}
+
+NOVA_API void nova_model_close(nova_model *model) {
+    if (!model) return;
+    host h = model->h;
+    arena_free(&model->a);
+    if (model->owns_file) file_close(&model->file, &h);
+    mem_free(&h, model, sizeof *model);
+}
+
+/* ---- What the file holds ---- */
+
+NOVA_API void nova_model_get_info(const nova_model *model, nova_model_info *info) {
+    memset(info, 0, sizeof *info);
+    info->architecture      = model->kind ? model->kind->name : "";
+    info->name              = model->name;
+    info->type              = model->type_name;
+    info->n_bytes           = model->file.size;
+    info->n_params          = model->n_params;
+    info->n_tensors         = model->g.n_tensors;
+    info->n_meta            = model->g.n_meta;
+    info->n_layer           = model->n_layer;
+    info->n_embd            = model->n_embd;
+    info->n_head            = model->layers ? model->layers[0].n_head : 0;
+    info->n_head_kv         = model->layers ? model->layers[0].n_head_kv : 0;
+    info->n_vocab           = model->n_vocab;
+    info->n_ctx_train       = model->n_ctx_train;
+    info->has_chat_template = model->chat_template.n != 0;
+}
+
+NOVA_API bool nova_model_tensor(const nova_model *model, uint32_t index, nova_tensor_info *info) {
+    if (index >= model->g.n_tensors) return false;
+    const gguf_tensor *t = &model->g.tensors[index];
+    info->name    = t->name.p;
+    info->n_name  = t->name.n;
+    info->type    = type_of(t->type)->name;
+    info->n_dims  = t->n_dims;
+    info->offset  = (uint64_t)(t->data - model->g.data);
+    info->n_bytes = t->n_bytes;
+    memcpy(info->dims, t->ne, sizeof info->dims);
+    return true;
+}
+
+NOVA_API bool nova_model_meta(const nova_model *model, uint32_t index, const char **key, size_t *n_key, char *value,
+                              size_t size) {
+    if (index >= model->g.n_meta) return false;
+    const gguf_meta *meta = &model->g.meta[index];
+    *key   = meta->key.p;
+    *n_key = meta->key.n;
+    if (size) gguf_print(&meta->value, value, size);
+    return true;
+}

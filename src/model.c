@@ -26,7 +26,7 @@ static const role_info role_infos[ROLE_COUNT] = {
 
 #define MAX_HEAD_DIM 1024   /* what the attention kernels keep in registers and scratch */
 
-static uint32_t dim_of(const nova_model *m, const layer *l, dim d) {
+static uint32_t dim_of(const nova_model *m, const model_layer *l, dim d) {
     switch (d) {
     case DIM_ONE:   return 1;
     case DIM_EMBD:  return m->n_embd;
@@ -105,11 +105,11 @@ static nova_result read_layers(nova_model *m, nova_error *error) {
     size_t bytes;
     if (m->n_layer > m->g.n_tensors)
         return fail(error, NOVA_ERROR_FORMAT, "%u layers, but only %u tensors", m->n_layer, m->g.n_tensors);
-    if (!size_mul(m->n_layer, sizeof(layer), &bytes)) return fail_memory(error, SIZE_MAX, "layers");
-    m->layers = (layer *)arena_zalloc(&m->a, bytes);
+    if (!size_mul(m->n_layer, sizeof(model_layer), &bytes)) return fail_memory(error, SIZE_MAX, "layers");
+    m->layers = (model_layer *)arena_zalloc(&m->a, bytes);
     if (!m->layers) return fail_memory(error, bytes, "layers");
     for (uint32_t il = 0; il < m->n_layer; il++) {
-        layer *l = &m->layers[il];
+        model_layer *l = &m->layers[il];
         TRY(read_layer_u32(m, "attention.head_count", il, 0, 65536, &l->n_head, error));
         TRY(read_layer_u32(m, "attention.head_count_kv", il, l->n_head, 65536, &l->n_head_kv, error));
         TRY(read_layer_u32(m, "feed_forward_length", il, 0, limit, &l->n_ff, error));
@@ -231,8 +231,8 @@ static nova_result find_matrix(nova_model *m, const char *name, uint32_t n_in, u
 /* Finds one role's weight and bias; `il` < 0: a tensor of the model itself. */
 static nova_result find_role(nova_model *m, int il, uint32_t r, bool *used, nova_error *error) {
     const role_info *info   = &role_infos[r];
-    const layer     *l      = il < 0 ? NULL : &m->layers[il];
-    tensor          *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
+    const model_layer     *l      = il < 0 ? NULL : &m->layers[il];
+    model_tensor *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
     uint32_t         n_in   = dim_of(m, l, info->n_in), n_out = dim_of(m, l, info->n_out);
     bool             vector = info->n_out == DIM_ONE;
     char             name[96], bias[96];

@@ -42,11 +42,11 @@ typedef enum role {
 #define ROLE_BIT(role) ((uint64_t)1 << ROLE_##role)
 
 /* One tensor in use. A matrix is read where it lies; a vector is always float32 (in the file, or converted). */
-typedef struct tensor {
+typedef struct model_tensor {
     weight       w;      /* data NULL: the model has none */
     const float *vec;    /* a vector's floats, NULL for a matrix */
     const float *bias;   /* "<name>.bias", or NULL */
-} tensor;
+} model_tensor;
 
 /* ---- Architectures ---- */
 
@@ -73,10 +73,10 @@ typedef struct rope_params {
     float        ext_factor, beta_fast, beta_slow, log_multiplier;   /* YaRN, arXiv 2309.00071; ext_factor < 0: by type */
 } rope_params;
 
-typedef struct layer {
+typedef struct model_layer {
     uint32_t n_head, n_head_kv, n_ff;
-    tensor   t[ROLE_COUNT - ROLE_MODEL_COUNT];
-} layer;
+    model_tensor t[ROLE_COUNT - ROLE_MODEL_COUNT];
+} model_layer;
 
 #define LAYER_TENSOR(layer, role) (&(layer)->t[ROLE_##role - ROLE_MODEL_COUNT])
 
@@ -98,11 +98,11 @@ struct nova_model {
     float       norm_eps;
     float       attn_scale;         /* of q . k */
     rope_params rope;
-    tensor      t[ROLE_MODEL_COUNT];
-    layer      *layers;
+    model_tensor t[ROLE_MODEL_COUNT];
+    model_layer *layers;
 };
 
 /* The value of a dim for a layer (`l` NULL: for tensors of the model itself). */
-static uint32_t dim_of(const nova_model *m, const layer *l, dim d);
+static uint32_t dim_of(const nova_model *m, const model_layer *l, dim d);
 
 #endif

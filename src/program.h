@@ -1,0 +1,76 @@
+/* A program: the forward pass of a model as a flat list of operations over buffers, compiled once when an engine opens.
+ * The executors run the rows in order; what changes per pass (columns, positions, pages) is in a `pass`, never in a row.
+ *
+ * A buffer holds one row of floats a column (token). Behind OP_GATHER the columns are those whose logits are wanted. */
+#ifndef NOVA_PROGRAM_H
+#define NOVA_PROGRAM_H
+
+#include "model.h"
+
+typedef enum buffer_id {
+    BUF_X,          /* the residual stream, n_embd */
+    BUF_NORMED,
+    BUF_Q, BUF_K, BUF_V,
+    BUF_ATT,        /* the heads' outputs */
+    BUF_FF, BUF_FF2,
+    BUF_T,          /* what a matmul gives before it is added to the residual */
+    BUF_LOGITS,     /* of at most program.n_logits columns at a time */
+    BUF_COUNT
+} buffer_id;
+
+typedef enum op_kind {
+    OP_EMBED,       /* dst = rows of w[0] by the columns' ids */
+    OP_NORM,        /* dst = norm(src) * vec + bias */
+    OP_MATMUL,      /* r[i] = w[i] src + bias[i] for i < n_w, then by `epilogue` */
+    OP_STORE,       /* turns src (queries) and keys by position; puts keys and values into the cache */
+    OP_ATTEND,      /* dst = attention of the queries src over the cache */
+    OP_GATHER,      /* keeps the columns of dst and src whose logits are wanted */
+    OP_KIND_COUNT
+} op_kind;
+
+typedef enum op_epilogue {
+    EPILOGUE_NONE,  /* dst[i] = r[i] */
+    EPILOGUE_ADD,   /* dst[0] += r[0] */
+    EPILOGUE_ACT,   /* dst[0] = act(r[0]) */
+    EPILOGUE_GLU    /* dst[0] = act(r[0]) * r[1] */
+} op_epilogue;
+
+#define OP_WEIGHTS 3
+
+typedef struct op {
+    op_kind       kind;
+    op_epilogue   epilogue;
+    activation    act;
+    norm_kind     norm;
+    uint32_t      layer;
+    uint32_t      n_w;
+    buffer_id     src;
+    buffer_id     dst[OP_WEIGHTS];
+    const weight *w[OP_WEIGHTS];
+    const float  *bias[OP_WEIGHTS];   /* NULL: none */
+    const float  *vec;                /* a norm's weight */
+    bool          gathered;           /* works on the gathered columns */
+} op;
+
+/* Frequencies of rotary positions: pair i at position p is turned by p * freq[i], and its cosine and sine grow by
+ * `magnitude`. */
+typedef struct rope_table {
+    uint32_t n_pairs;
+    double  *freq;
+    double   magnitude;
+} rope_table;
+
+typedef struct program {
+    op        *ops;
+    uint32_t   n_ops, n_body;         /* ops[n_body..] make logits, for n_logits gathered columns at a time */
+    uint32_t   width[BUF_COUNT];      /* floats a column, 0: unused */
+    rope_table rope;
+} program;
+
+/* `n_ctx` chooses between long and short rope factors. Everything goes into the arena. Errors: MEMORY. */
+static nova_result program_build(program *p, arena *a, const nova_model *m, uint32_t n_ctx, nova_error *error);
+
+/* Cosine and sine of every pair at a position (which may be negative): n_pairs times two floats. */
+static void rope_fill(const rope_table *t, int64_t position, double magnitude, float *cos_sin);
+
+#endif

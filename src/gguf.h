@@ -31,7 +31,7 @@ typedef struct gguf_tensor {
     uint32_t       n_dims;
     uint64_t       ne[4];     /* ne[0]: length of a row; unused ones are 1; each >= 1; ne[0] % block == 0 */
     uint64_t       n_bytes;
-    const uint8_t *data;      /* aligned as the file says */
+    const uint8_t *data;      /* aligned as the file says, seen from the file's start */
 } gguf_tensor;
 
 typedef struct gguf {
@@ -43,36 +43,40 @@ typedef struct gguf {
     uint32_t       n_meta, n_tensors;
     gguf_meta     *meta;
     gguf_tensor   *tensors;
-    uint32_t      *meta_index, *tensor_index;  /* open-addressing hash tables over the names, of power-of-two sizes */
-    uint32_t       meta_mask, tensor_mask;
+    /* Positions in the order of the names, for binary search: no hash that a hostile file could make collide. */
+    uint32_t      *meta_index, *tensor_index;
 } gguf;
 
-/* Reads everything but the weights, checks all of it; tables go into the arena. Every rejection names the place: the
- * offset, and the key or tensor. With `vocab_only`, tensors are not read at all.
+/* Reads everything but the weights, checks all of it; tables go into the arena, and take at most six times the bytes that
+ * the file itself spends on them. Time is that of sorting the names. Every rejection names the place: the offset, and the
+ * key or tensor. With `vocab_only`, tensors are not read at all: n_tensors is 0.
+ * Beyond the specification's rules these are refused: duplicate or empty names, names with a NUL or over 65535 bytes, tensors
+ * that share bytes (so the weights are never more than the file), arrays nested deeper than 8.
  * Errors: FORMAT, UNSUPPORTED (version 1, big-endian, a tensor type that type_of does not know), MEMORY. */
 static nova_result gguf_read(gguf *g, arena *a, const uint8_t *data, size_t size, bool vocab_only, nova_error *error);
 
 static const gguf_value  *gguf_find(const gguf *g, str key);           /* NULL: not there */
 static const gguf_tensor *gguf_find_tensor(const gguf *g, str name);   /* NULL: not there */
 
-/* Typed access. Missing key: false and *out untouched, no error. Wrong type or out of range: an error (FORMAT) that
- * names the key, and false with *error_code set. Any integer type is taken for an integer that fits. */
-static nova_result gguf_get_u32(const gguf *g, const char *key, uint32_t *out, nova_error *error);   /* OK too when missing */
-static nova_result gguf_get_f32(const gguf *g, const char *key, float *out, nova_error *error);      /* any number type; finite */
+/* Typed access. A missing key: OK, and *out untouched. Wrong type or out of range: FORMAT, naming the key, *out untouched.
+ * Any integer type is taken for an integer that fits, any number type for a float that stays finite. */
+static nova_result gguf_get_u32(const gguf *g, const char *key, uint32_t *out, nova_error *error);
+static nova_result gguf_get_f32(const gguf *g, const char *key, float *out, nova_error *error);
 static nova_result gguf_get_bool(const gguf *g, const char *key, bool *out, nova_error *error);
 static nova_result gguf_get_str(const gguf *g, const char *key, str *out, nova_error *error);
 
 /* Items of arrays; the caller has checked type, item type and index. */
-static bool  gguf_array_is(const gguf_value *v, gguf_type item);
-static float gguf_item_f32(const gguf_value *v, uint64_t i);
-static int64_t gguf_item_int(const gguf_value *v, uint64_t i);   /* any integer or bool item type */
+static bool    gguf_array_is(const gguf_value *v, gguf_type item);   /* false for NULL */
+static float   gguf_item_f32(const gguf_value *v, uint64_t i);       /* any number type */
+static int64_t gguf_item_int(const gguf_value *v, uint64_t i);       /* any integer or bool type; U64 stops at INT64_MAX */
 
 /* Walks an array of strings, which has no random access. */
 typedef struct gguf_strings { const uint8_t *at; uint64_t left; } gguf_strings;
 static gguf_strings gguf_strings_of(const gguf_value *v);
 static bool         gguf_strings_next(gguf_strings *s, str *out);
 
-/* A value printed for people: arrays as their count and first elements; strings cut, control characters replaced. */
+/* A value printed for people, cut to whole characters and terminated: arrays as their count and first elements, control
+ * characters replaced. A `size` of 0 does nothing. */
 static void gguf_print(const gguf_value *v, char *text, size_t size);
 
 #endif

@@ -31,6 +31,18 @@ HEAD = """/* nova: an embedded runtime for GGUF language models. The interface a
  * This file is generated from src/ by src/join.py: change it there.
  * SPIR-V modules: 0, 0 bytes.
  */
+
+/* What the system's headers need to be told before the first of them. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#ifndef _FILE_OFFSET_BITS
+#define _FILE_OFFSET_BITS 64
+#endif
+#if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
+
 """
 
 

@@ -4,21 +4,70 @@
 
 #include "base.h"
 
+#include <time.h>
+#ifdef _MSC_VER
+#include <intrin.h>
+#endif
+
 /* ---- Atomics (C11's are missing in MSVC's C and in C++17's C headers) ---- */
 
 typedef struct atomic_int32 { volatile int32_t v; } atomic_int32;
 
-NOVA_INLINE int32_t atomic_load_acquire(const atomic_int32 *a);
-NOVA_INLINE int32_t atomic_load_relaxed(const atomic_int32 *a);
-NOVA_INLINE void    atomic_store_release(atomic_int32 *a, int32_t v);
-NOVA_INLINE void    atomic_store_relaxed(atomic_int32 *a, int32_t v);
-NOVA_INLINE int32_t atomic_add(atomic_int32 *a, int32_t v);       /* sequentially consistent; returns the value before */
-NOVA_INLINE int32_t atomic_exchange(atomic_int32 *a, int32_t v);  /* sequentially consistent; returns the value before */
-NOVA_INLINE void    cpu_pause(void);                              /* inside a spin loop */
+/* atomic_add and atomic_exchange are sequentially consistent and return the value before; a sum wraps around.
+ * cpu_pause belongs inside every spin loop. */
+#if defined(__GNUC__) || defined(__clang__)
+NOVA_INLINE int32_t atomic_load_acquire(const atomic_int32 *a) { return __atomic_load_n(&a->v, __ATOMIC_ACQUIRE); }
+NOVA_INLINE int32_t atomic_load_relaxed(const atomic_int32 *a) { return __atomic_load_n(&a->v, __ATOMIC_RELAXED); }
+NOVA_INLINE void    atomic_store_release(atomic_int32 *a, int32_t v) { __atomic_store_n(&a->v, v, __ATOMIC_RELEASE); }
+NOVA_INLINE void    atomic_store_relaxed(atomic_int32 *a, int32_t v) { __atomic_store_n(&a->v, v, __ATOMIC_RELAXED); }
+NOVA_INLINE int32_t atomic_add(atomic_int32 *a, int32_t v) { return __atomic_fetch_add(&a->v, v, __ATOMIC_SEQ_CST); }
+NOVA_INLINE int32_t atomic_exchange(atomic_int32 *a, int32_t v) {
+    return __atomic_exchange_n(&a->v, v, __ATOMIC_SEQ_CST);
+}
+NOVA_INLINE void cpu_pause(void) {
+#if defined(NOVA_X86)
+    __builtin_ia32_pause();
+#elif defined(NOVA_ARM64)
+    __asm__ __volatile__("isb" ::: "memory");  /* "yield" takes no time at all on most cores */
+#endif
+}
+#else
+/* MSVC. Plain loads and stores are ordered by x64 itself; ARM64 needs the barrier instruction. */
+#if defined(NOVA_ARM64)
+#define ATOMIC_ORDER() __dmb(_ARM64_BARRIER_ISH)
+#else
+#define ATOMIC_ORDER() \
+    __pragma(warning(push)) __pragma(warning(disable : 4996)) _ReadWriteBarrier() __pragma(warning(pop))
+#endif
+NOVA_INLINE int32_t atomic_load_relaxed(const atomic_int32 *a) { return __iso_volatile_load32(&a->v); }
+NOVA_INLINE void    atomic_store_relaxed(atomic_int32 *a, int32_t v) { __iso_volatile_store32(&a->v, v); }
+NOVA_INLINE int32_t atomic_load_acquire(const atomic_int32 *a) {
+    int32_t v = __iso_volatile_load32(&a->v);
+    ATOMIC_ORDER();
+    return v;
+}
+NOVA_INLINE void atomic_store_release(atomic_int32 *a, int32_t v) {
+    ATOMIC_ORDER();
+    __iso_volatile_store32(&a->v, v);
+}
+NOVA_INLINE int32_t atomic_add(atomic_int32 *a, int32_t v) {
+    return (int32_t)_InterlockedExchangeAdd((volatile long *)&a->v, (long)v);
+}
+NOVA_INLINE int32_t atomic_exchange(atomic_int32 *a, int32_t v) {
+    return (int32_t)_InterlockedExchange((volatile long *)&a->v, (long)v);
+}
+NOVA_INLINE void cpu_pause(void) {
+#if defined(NOVA_ARM64)
+    __isb(_ARM64_BARRIER_SY);
+#else
+    _mm_pause();
+#endif
+}
+#endif
 
 /* ---- Threads ---- */
 
-typedef struct thread    { void *handle; void (*fn)(void *); void *arg; } thread;  /* must not move while it runs */
+typedef struct thread    { uintptr_t handle; void (*fn)(void *); void *arg; } thread;  /* must not move while it runs */
 typedef struct wait_lock { NOVA_ALIGN(16) unsigned char storage[128]; } wait_lock;  /* a mutex with one condition */
 
 static bool thread_start(thread *t, void (*fn)(void *arg), void *arg);
@@ -43,13 +92,12 @@ static bool     clock_local(int64_t unix_time, struct tm *out);
 typedef struct file_map {
     const uint8_t *data;
     size_t         size;
-    bool           mapped;   /* else allocated with the host's allocator */
-    void          *handle;   /* Windows: the mapping */
+    void          *block;    /* NULL: mapped; else what the host's allocator gave, `data` being its first cache line */
 } file_map;
 
 /* Maps a regular file read-only and shared, or reads it into memory. Errors: FILE (missing, a directory, empty, no
  * permission, changed size while reading: each its own sentence with the path), MEMORY, CANCELLED.
- * Files over 4 GiB work. Reading goes in pieces of 16 MiB with `progress` between. */
+ * Files over 4 GiB work. Reading goes in pieces of 16 MiB with `progress` behind each. */
 static nova_result file_open(file_map *f, const host *h, const char *path, bool to_memory,
                              nova_progress_fn progress, void *progress_user, nova_error *error);
 static void        file_close(file_map *f, const host *h);

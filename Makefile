@@ -1,0 +1,63 @@
+# Two commands do everything: `make run` answers a question, `make test` tests. Both install what is missing.
+# `make help` lists the rest.
+
+CC      ?= cc
+CFLAGS  ?= -O2
+LDLIBS   = -lm -lpthread -ldl
+MODEL    = models/SmolLM2-135M-Instruct.Q4_1.gguf
+N        = 128
+PROMPT   = Why is the sky blue? Answer in two sentences.
+export PROMPT
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.PHONY: all run test check-all bench clean help
+
+all: build/nova
+
+build/nova: examples/nova.c examples/json.h nova.h build/nova.o
+	$(CC) $(CFLAGS) -I. -o $@ examples/nova.c build/nova.o $(LDLIBS)
+
+build/nova.o: nova.c nova.h
+	@command -v $(CC) >/dev/null || { echo "no C compiler ($(CC)): apt-get install gcc libc6-dev, or: make run" >&2; exit 1; }
+	@mkdir -p build
+	$(CC) $(CFLAGS) -c -o $@ nova.c
+
+run:
+	@sh tests/setup.sh run "$(MODEL)"
+	@$(MAKE) --no-print-directory build/nova "$(MODEL)"
+	@build/nova run -m "$(MODEL)" -p "$$PROMPT" -n $(N)
+
+models/SmolLM2-135M-Instruct.Q4_1.gguf:
+	@python3 examples/get_model.py $@
+
+test:
+	@sh tests/setup.sh test
+	@bash tests/run.sh
+
+check-all:
+	@sh tests/setup.sh test
+	@bash tests/run.sh --all
+
+bench: build/nova $(MODEL)
+	build/nova bench -m "$(MODEL)" -p 512 -n 128 -r 3
+
+# Only when asked for by name, so that building nova needs no Python.
+ifneq (,$(filter nova.c,$(MAKECMDGOALS)))
+.PHONY: nova.c
+nova.c:
+	python3 src/join.py -o $@
+endif
+
+clean:
+	rm -rf build
+
+help:
+	@echo 'make              builds build/nova, the command line, from examples/nova.c and nova.c'
+	@echo 'make run          installs what is missing, builds, fetches a small model once, and answers a question;'
+	@echo '                  PROMPT="..." asks another one, N=200 allows a longer answer, MODEL=FILE takes another model'
+	@echo 'make test         installs what is missing, builds and runs all tests; the last line counts them'
+	@echo 'make check-all    the long versions of the tests'
+	@echo 'make bench        speed on the small model'
+	@echo 'make nova.c       joins src/ into nova.c again (needs python3)'
+	@echo 'make clean        removes build/ (and leaves models/)'

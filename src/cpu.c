@@ -1,0 +1,470 @@
+/* The CPU executor: see cpu.h. Every thread walks through the same rows; a barrier stands behind each. */
+#include "cpu.h"
+
+/* ---- Memory ---- */
+
+static uint8_t *carve(uint8_t *base, size_t *at, size_t bytes) {
+    uint8_t *p = base ? base + *at : NULL;
+    *at += size_align(bytes, CACHE_LINE);
+    return p;
+}
+
+/* The distinct forms that an operation's weights read their input in. */
+typedef struct form_set {
+    uint32_t form[OP_WEIGHTS];
+    size_t   offset[OP_WEIGHTS];   /* of the form's area */
+    uint32_t n;
+    size_t   bytes;                /* of all areas */
+} form_set;
+
+static void add_form(form_set *s, uint32_t form, size_t bytes) {
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->form[i] == form) return;
+    s->form[s->n]   = form;
+    s->offset[s->n] = s->bytes;
+    s->n++;
+    s->bytes += bytes;
+}
+
+static size_t form_offset(const form_set *s, uint32_t form) {
+    uint32_t i = 0;
+    while (i + 1 < s->n && s->form[i] != form) i++;
+    return s->offset[i];
+}
+
+static form_set narrow_forms(const op *o) {
+    form_set s;
+    memset(&s, 0, sizeof s);
+    for (uint32_t i = 0; i < o->n_w; i++) {
+        uint32_t form = narrow_form(o->w[i]->type);
+        add_form(&s, form, narrow_input_bytes(form, o->w[i]->n_in));
+    }
+    return s;
+}
+
+static form_set wide_forms(const cpu *c, const op *o, size_t n_col) {
+    form_set s;
+    memset(&s, 0, sizeof s);
+    for (uint32_t i = 0; i < o->n_w; i++) {
+        uint32_t form = wide_form(o->w[i]->type);
+        add_form(&s, form, wide_input_bytes(c->level, form, o->w[i]->n_in, n_col));
+    }
+    return s;
+}
+
+/* Attention takes up to so many queries of one KV head at once. */
+#define ATTEND_QUERIES 64
+
+static uint32_t attend_columns(uint32_t n_rep) { return n_rep < ATTEND_QUERIES ? ATTEND_QUERIES / n_rep : 1; }
+
+/* What one thread of OP_ATTEND needs for a block of queries. */
+typedef struct attend_work {
+    const float **q;
+    float        *turned;   /* the queries as the sinks see them */
+    attend_state *states;
+    float        *acc;
+    uint32_t     *first, *last;
+    int64_t      *position;
+    uint8_t      *scratch;
+} attend_work;
+
+static size_t attend_layout(attend_work *w, const attend_shape *shape, uint32_t n_q, uint8_t *base) {
+    size_t at = 0;
+    w->q        = (const float **)(void *)carve(base, &at, n_q * sizeof *w->q);
+    w->turned   = (float *)(void *)carve(base, &at, (size_t)n_q * shape->head_dim_k * sizeof(float));
+    w->states   = (attend_state *)(void *)carve(base, &at, n_q * sizeof *w->states);
+    w->acc      = (float *)(void *)carve(base, &at, (size_t)n_q * shape->head_dim_v * sizeof(float));
+    w->first    = (uint32_t *)(void *)carve(base, &at, n_q * sizeof *w->first);
+    w->last     = (uint32_t *)(void *)carve(base, &at, n_q * sizeof *w->last);
+    w->position = (int64_t *)(void *)carve(base, &at, n_q * sizeof *w->position);
+    w->scratch  = carve(base, &at, attend_scratch_bytes(shape, n_q));
+    return at;
+}
+
+/* The largest needs of any operation. */
+static void size_scratch(cpu *c) {
+    c->narrow_stride = c->wide_bytes = c->own_stride = 0;
+    for (uint32_t i = 0; i < c->prog->n_ops; i++) {
+        const op *o = &c->prog->ops[i];
+        if (o->kind == OP_ATTEND) {
+            const model_layer *l     = &c->model->layers[o->layer];
+            uint32_t           n_rep = l->n_head / l->n_head_kv;
+            attend_work        unused;
+            c->own_stride = size_max(c->own_stride, attend_layout(&unused, &c->kv->layers[o->layer].shape,
+                                                                  n_rep * attend_columns(n_rep), NULL));
+        }
+        if (o->kind != OP_MATMUL) continue;
+        c->narrow_stride = size_max(c->narrow_stride, narrow_forms(o).bytes);
+        c->wide_bytes    = size_max(c->wide_bytes, wide_forms(c, o, c->n_batch).bytes);
+        for (uint32_t k = 0; k < o->n_w; k++)
+            c->own_stride = size_max(c->own_stride, wide_scratch_bytes(c->level, o->w[k]->type, o->w[k]->n_in));
+    }
+    c->own_stride = size_align(c->own_stride, CACHE_LINE);
+}
+
+static void carve_split(column_split *s, uint8_t *base, size_t *at, uint32_t n) {
+    s->narrow = (uint32_t *)(void *)carve(base, at, n * sizeof(uint32_t));
+    s->wide   = (uint32_t *)(void *)carve(base, at, n * sizeof(uint32_t));
+}
+
+static size_t cpu_layout(cpu *c, uint8_t *base) {
+    size_t at = 0, n = c->n_batch, turn = 2 * (size_t)c->prog->rope.n_pairs * sizeof(float);
+    size_scratch(c);
+    for (int b = 0; b < BUF_COUNT; b++) {
+        size_t columns = b == BUF_LOGITS ? c->n_logits : n;
+        c->buf[b] = (float *)(void *)carve(base, &at, columns * c->prog->width[b] * sizeof(float));
+    }
+    c->cos_sin   = (float *)(void *)carve(base, &at, n * turn);
+    c->sink_turn = (float *)(void *)carve(base, &at, c->n_seqs * turn);
+    c->col_run   = (uint32_t *)(void *)carve(base, &at, n * sizeof(uint32_t));
+    c->out_col   = (uint32_t *)(void *)carve(base, &at, n * sizeof(uint32_t));
+    carve_split(&c->all, base, &at, c->n_batch);
+    carve_split(&c->out, base, &at, c->n_batch);
+    carve_split(&c->window, base, &at, c->n_batch);
+    c->narrow_in = carve(base, &at, size_min(n, (size_t)c->n_seqs * NARROW_MAX) * c->narrow_stride);
+    c->wide_in   = carve(base, &at, c->wide_bytes);
+    c->own       = carve(base, &at, c->n_threads * c->own_stride);
+    c->counters  = (atomic_int32 *)(void *)carve(base, &at, c->prog->n_ops * sizeof *c->counters);
+    return at;
+}
+
+/* ---- Columns ---- */
+
+static float *column(const cpu *c, buffer_id b, uint32_t col) {
+    if (b == BUF_X) col += c->x_first;
+    return c->buf[b] + (size_t)col * c->prog->width[b];
+}
+
+static const column_split *columns_of(const cpu *c, const op *o) {
+    if (c->op_first >= c->prog->n_body) return &c->window;
+    return o->gathered ? &c->out : &c->all;
+}
+
+static uint32_t n_columns(const column_split *s) { return s->n_narrow + s->n_wide; }
+
+static uint32_t column_at(const column_split *s, uint32_t i) {
+    return i < s->n_narrow ? s->narrow[i] : s->wide[i - s->n_narrow];
+}
+
+static void split_add(column_split *s, uint32_t col, bool narrow) {
+    if (narrow) s->narrow[s->n_narrow++] = col;
+    else s->wide[s->n_wide++] = col;
+}
+
+static void split_columns(cpu *c, const pass *p) {
+    c->all.n_narrow = c->all.n_wide = c->out.n_narrow = c->out.n_wide = 0;
+    for (uint32_t r = 0; r < p->n_run; r++) {
+        const pass_run *run = &p->runs[r];
+        for (uint32_t i = 0; i < run->n_col; i++) {
+            c->col_run[run->first_col + i] = r;
+            split_add(&c->all, run->first_col + i, run->n_col <= NARROW_MAX);
+        }
+        for (uint32_t i = 0; i < run->n_out; i++) {
+            c->out_col[run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
+            split_add(&c->out, run->first_out + i, run->n_out <= NARROW_MAX);
+        }
+    }
+}
+
+static int64_t column_position(const cpu *c, uint32_t col) {
+    const pass_run *run = &c->now->runs[c->col_run[col]];
+    return run->seq->n_tokens + (col - run->first_col);
+}
+
+/* ---- The operations ---- */
+
+typedef void (*op_fn)(cpu *c, const op *o, uint32_t index, uint32_t n);
+
+/* Ids to rows, and the angles of this pass. */
+static void op_embed(cpu *c, const op *o, uint32_t index, uint32_t n) {
+    const weight *w     = o->w[0];
+    size_t        pairs = c->prog->rope.n_pairs;
+    for (uint32_t col = index; col < c->now->n_col; col += n) {
+        size_t row = (size_t)c->now->ids[col];
+        type_of(w->type)->to_float(w->data + row * w->row_bytes, column(c, BUF_X, col), w->n_in);
+        rope_fill(&c->prog->rope, column_position(c, col), c->prog->rope.magnitude, c->cos_sin + 2 * pairs * col);
+    }
+    for (uint32_t r = index; r < c->now->n_run; r += n) {
+        int64_t dropped = c->now->runs[r].seq->n_dropped;
+        if (dropped) rope_fill(&c->prog->rope, -dropped, 1.0, c->sink_turn + 2 * pairs * r);
+    }
+}
+
+static void op_norm(cpu *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
+    for (uint32_t i = index; i < n_columns(cols); i += n) {
+        uint32_t col = column_at(cols, i);
+        vector_norm(c->level, o->norm, column(c, o->dst[0], col), column(c, o->src, col), o->vec, o->bias[0],
+                    c->prog->width[o->src], c->model->norm_eps);
+    }
+}
+
+/* -- Matmul -- */
+
+/* Elements of one column that a thread prepares at once. */
+#define PREPARE_SHARE 2048
+
+static void prepare_narrow(cpu *c, const op *o, const column_split *cols, const form_set *forms, uint32_t index, uint32_t n) {
+    uint32_t n_in   = o->w[0]->n_in;
+    uint32_t shares = (n_in + PREPARE_SHARE - 1) / PREPARE_SHARE;
+    uint32_t tasks  = forms->n * cols->n_narrow * shares;
+    for (uint32_t t = index; t < tasks; t += n) {
+        uint32_t share = t % shares, i = t / shares % cols->n_narrow, f = t / shares / cols->n_narrow;
+        size_t   begin = (size_t)share * PREPARE_SHARE;
+        narrow_prepare(c->level, forms->form[f], column(c, o->src, cols->narrow[i]), n_in, begin,
+                       size_min(n_in, begin + PREPARE_SHARE), c->narrow_in + i * c->narrow_stride + forms->offset[f]);
+    }
+}
+
+static void prepare_wide(cpu *c, const op *o, const column_split *cols, const form_set *forms, uint32_t index, uint32_t n) {
+    for (uint32_t f = 0; f < forms->n; f++) {
+        uint32_t tiles = wide_tiles(c->level, forms->form[f], cols->n_wide);
+        uint32_t begin = (uint32_t)((uint64_t)tiles * index / n), end = (uint32_t)((uint64_t)tiles * (index + 1) / n);
+        if (begin < end)
+            wide_prepare(c->level, forms->form[f], column(c, o->src, 0), c->prog->width[o->src], cols->wide, o->w[0]->n_in,
+                         cols->n_wide, begin, end, c->wide_in + forms->offset[f]);
+    }
+}
+
+typedef struct matmul_inputs {
+    const column_split *cols;
+    form_set            narrow, wide;
+    uint8_t            *own;
+} matmul_inputs;
+
+/* Rows begin..end of weight k for all columns, bias added. */
+static void matmul_rows(cpu *c, const op *o, const matmul_inputs *in, uint32_t k, buffer_id dst, uint32_t begin, uint32_t end) {
+    const weight       *w    = o->w[k];
+    const column_split *cols = in->cols;
+    size_t              ld   = c->prog->width[dst];
+    for (uint32_t first = 0; first < cols->n_narrow; first += NARROW_MAX) {
+        uint32_t    n      = (uint32_t)size_min(NARROW_MAX, cols->n_narrow - first);
+        size_t      offset = form_offset(&in->narrow, narrow_form(w->type));
+        const void *x[NARROW_MAX];
+        for (uint32_t i = 0; i < n; i++) x[i] = c->narrow_in + (first + i) * c->narrow_stride + offset;
+        for (uint32_t i = 0; i < n;) {   /* columns that lie side by side go together */
+            uint32_t m = 1;
+            while (i + m < n && cols->narrow[first + i + m] == cols->narrow[first + i] + m) m++;
+            narrow_matmul(c->level, w, x + i, m, begin, end, column(c, dst, cols->narrow[first + i]), ld);
+            i += m;
+        }
+    }
+    if (cols->n_wide)
+        wide_matmul(c->level, w, c->wide_in + form_offset(&in->wide, wide_form(w->type)), cols->n_wide, cols->wide, begin,
+                    end, column(c, dst, 0), ld, in->own);
+    if (!o->bias[k]) return;
+    for (uint32_t i = 0; i < n_columns(cols); i++)
+        vector_add(c->level, column(c, dst, column_at(cols, i)) + begin, o->bias[k] + begin, end - begin);
+}
+
+static void matmul_epilogue(cpu *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end) {
+    for (uint32_t i = 0; i < n_columns(cols); i++) {
+        uint32_t col = column_at(cols, i);
+        float   *y   = column(c, o->dst[0], col) + begin;
+        if (o->epilogue == EPILOGUE_ADD) vector_add(c->level, y, column(c, BUF_T, col) + begin, end - begin);
+        if (o->epilogue == EPILOGUE_ACT) vector_act(c->level, o->act, y, y, end - begin);
+        if (o->epilogue == EPILOGUE_GLU)
+            vector_glu(c->level, o->act, y, y, column(c, o->dst[1], col) + begin, end - begin);
+    }
+}
+
+/* Rows that a thread takes at once: small enough to share evenly, large enough to stream. */
+static uint32_t rows_at_once(const cpu *c, const op *o, const column_split *cols, uint32_t rows, uint32_t n) {
+    uint32_t unit = 16;
+    if (cols->n_wide) unit = wide_panel_rows(c->level, o->w[0]->type, o->w[0]->n_in);
+    if (n == 1 && !cols->n_wide) return rows;
+    uint32_t share = (rows / (n * 4) + unit - 1) / unit * unit;
+    return (uint32_t)size_max(share, unit);
+}
+
+static void op_matmul(cpu *c, const op *o, uint32_t index, uint32_t n) {
+    matmul_inputs in;
+    in.cols   = columns_of(c, o);
+    in.narrow = narrow_forms(o);
+    in.wide   = wide_forms(c, o, in.cols->n_wide);
+    in.own    = c->own + index * c->own_stride;
+    if (in.cols->n_narrow) prepare_narrow(c, o, in.cols, &in.narrow, index, n);
+    if (in.cols->n_wide) prepare_wide(c, o, in.cols, &in.wide, index, n);
+    pool_barrier(c->threads);
+
+    /* The weights of a GLU go through the same rows together; other weights one behind the other. */
+    bool     together = o->epilogue == EPILOGUE_GLU;
+    uint32_t rows = 0;
+    for (uint32_t k = 0; k < (together ? 1 : o->n_w); k++) rows += o->w[k]->n_out;
+    uint32_t chunk = rows_at_once(c, o, in.cols, rows, n);
+    atomic_int32 *counter = &c->counters[o - c->prog->ops];
+    uint32_t taken = pool_take(counter), before = 0;
+    for (uint32_t k = 0; k < (together ? 1 : o->n_w); k++) {
+        uint32_t n_out = o->w[k]->n_out, chunks = (n_out + chunk - 1) / chunk;
+        while (taken < before + chunks) {
+            uint32_t  begin = (taken - before) * chunk, end = (uint32_t)size_min(n_out, begin + chunk);
+            buffer_id dst   = o->epilogue == EPILOGUE_ADD ? BUF_T : o->dst[k];
+            matmul_rows(c, o, &in, k, dst, begin, end);
+            if (together) matmul_rows(c, o, &in, 1, o->dst[1], begin, end);
+            matmul_epilogue(c, o, in.cols, begin, end);
+            taken = pool_take(counter);
+        }
+        before += chunks;
+    }
+}
+
+/* -- Attention -- */
+
+static void op_store(cpu *c, const op *o, uint32_t index, uint32_t n) {
+    const kv_layer    *kv    = &c->kv->layers[o->layer];
+    const model_layer *l     = &c->model->layers[o->layer];
+    uint32_t           n_rep = l->n_head / l->n_head_kv, dk = kv->shape.head_dim_k, dv = kv->shape.head_dim_v;
+    uint32_t           n_rot = 2 * c->prog->rope.n_pairs;
+    bool               neox  = c->model->kind->rope_neox;
+    for (uint32_t task = index; task < c->now->n_col * l->n_head_kv; task += n) {
+        uint32_t     col = task / l->n_head_kv, head = task % l->n_head_kv;
+        const float *turn = c->cos_sin + (size_t)n_rot * col;
+        float       *k = column(c, BUF_K, col) + (size_t)head * dk;
+        float       *q = column(c, o->src, col) + (size_t)head * n_rep * dk;
+        vector_rope(c->level, k, turn, n_rot, neox);
+        for (uint32_t i = 0; i < n_rep; i++) vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+        int64_t  at   = column_position(c, col);
+        uint32_t page = kv_page_of(c->now->runs[c->col_run[col]].seq, at / KV_PAGE);
+        attend_store(c->level, &kv->shape, kv_k_page(c->kv, o->layer, page, head), kv_v_page(c->kv, o->layer, page, head),
+                     (uint32_t)(at % KV_PAGE), k, column(c, BUF_V, col) + (size_t)head * dv);
+    }
+}
+
+/* A block of queries: columns of one run times heads that share a KV head. */
+typedef struct query_block {
+    const pass_run *run;
+    uint32_t        first_col, n_col;
+    uint32_t        head_kv, first_head, n_head;
+    uint32_t        layer;
+} query_block;
+
+static void attend_range(cpu *c, const query_block *b, const attend_work *w, int64_t from, int64_t to, bool causal) {
+    uint32_t n_q = b->n_col * b->n_head;
+    for (int64_t page = from / KV_PAGE; page * KV_PAGE < to; page++) {
+        int64_t base = page * KV_PAGE;
+        for (uint32_t i = 0; i < n_q; i++) {
+            int64_t end = causal && w->position[i] + 1 < to ? w->position[i] + 1 : to;
+            w->first[i] = from > base ? (uint32_t)(from - base) : 0;
+            w->last[i]  = end <= base ? 0 : end - base < KV_PAGE ? (uint32_t)(end - base) : KV_PAGE;
+        }
+        uint32_t at = kv_page_of(b->run->seq, page);
+        attend_page(c->level, &c->kv->layers[b->layer].shape, n_q, w->q, w->states, w->first, w->last,
+                    kv_k_page(c->kv, b->layer, at, b->head_kv), kv_v_page(c->kv, b->layer, at, b->head_kv), w->scratch);
+    }
+}
+
+/* The sinks as the queries see them from n_dropped positions earlier: turning a turned query back is one more turn. */
+static void attend_sinks(cpu *c, const query_block *b, attend_work *w, uint32_t run_index) {
+    const attend_shape *shape = &c->kv->layers[b->layer].shape;
+    uint32_t            n_q = b->n_col * b->n_head, n_rot = 2 * c->prog->rope.n_pairs;
+    for (uint32_t i = 0; i < n_q; i++) {
+        float *turned = w->turned + (size_t)i * shape->head_dim_k;
+        memcpy(turned, w->q[i], shape->head_dim_k * sizeof(float));
+        vector_rope(c->level, turned, c->sink_turn + (size_t)n_rot * run_index, n_rot, c->model->kind->rope_neox);
+        w->q[i] = turned;
+    }
+    attend_range(c, b, w, 0, b->run->seq->n_sinks, false);
+}
+
+static void attend_block(cpu *c, const op *o, const query_block *b, attend_work *w) {
+    const kv_seq *seq = b->run->seq;
+    uint32_t      dk = c->kv->layers[b->layer].shape.head_dim_k, dv = c->kv->layers[b->layer].shape.head_dim_v;
+    uint32_t      n_q = 0;
+    for (uint32_t i = 0; i < b->n_col; i++)
+        for (uint32_t h = 0; h < b->n_head; h++, n_q++) {
+            w->q[n_q]        = column(c, o->src, b->first_col + i) + (size_t)(b->first_head + h) * dk;
+            w->position[n_q] = column_position(c, b->first_col + i);
+            attend_begin(&w->states[n_q], w->acc + (size_t)n_q * dv, dv);
+        }
+    attend_range(c, b, w, kv_window_start(seq), w->position[n_q - 1] + 1, true);
+    if (seq->n_dropped) attend_sinks(c, b, w, (uint32_t)(b->run - c->now->runs));
+    for (uint32_t i = 0; i < n_q; i++)
+        attend_end(&w->states[i], column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv,
+                   dv);
+}
+
+static void op_attend(cpu *c, const op *o, uint32_t index, uint32_t n) {
+    const model_layer *l     = &c->model->layers[o->layer];
+    uint32_t           n_rep = l->n_head / l->n_head_kv, cols = attend_columns(n_rep);
+    attend_work        w;
+    attend_layout(&w, &c->kv->layers[o->layer].shape, n_rep * cols, c->own + index * c->own_stride);
+    atomic_int32 *counter = &c->counters[o - c->prog->ops];
+    uint32_t      taken   = pool_take(counter), before = 0;
+    for (uint32_t r = 0; r < c->now->n_run; r++) {
+        const pass_run *run    = &c->now->runs[r];
+        uint32_t        blocks = (run->n_col + cols - 1) / cols;
+        /* Few columns: the heads of a group part, so that every thread has some. */
+        uint32_t parts = blocks * l->n_head_kv >= 2 * n ? 1 : (uint32_t)size_min(n_rep, 2 * n);
+        uint32_t tasks = blocks * l->n_head_kv * parts;
+        while (taken < before + tasks) {
+            uint32_t    t = taken - before, part = t % parts, block = blocks - 1 - t / parts / l->n_head_kv;  /* the longest first */
+            query_block b;
+            b.run        = run;
+            b.layer      = o->layer;
+            b.head_kv    = t / parts % l->n_head_kv;
+            b.first_col  = run->first_col + block * cols;
+            b.n_col      = (uint32_t)size_min(cols, run->n_col - block * cols);
+            b.first_head = b.head_kv * n_rep + n_rep * part / parts;
+            b.n_head     = b.head_kv * n_rep + n_rep * (part + 1) / parts - b.first_head;
+            attend_block(c, o, &b, &w);
+            taken = pool_take(counter);
+        }
+        before += tasks;
+    }
+}
+
+/* Gathered columns lie at or behind their place, so that copying in order overwrites none that is still wanted. */
+static void op_gather(cpu *c, const op *o, uint32_t index, uint32_t n) {
+    buffer_id both[2];
+    both[0] = o->src;
+    both[1] = o->dst[0];
+    for (uint32_t b = index; b < 2; b += n)
+        for (uint32_t i = 0; i < c->now->n_out; i++)
+            if (c->out_col[i] != i)
+                memcpy(column(c, both[b], i), column(c, both[b], c->out_col[i]), c->prog->width[both[b]] * sizeof(float));
+}
+
+static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather};
+
+/* ---- Running ---- */
+
+static void cpu_task(void *arg, uint32_t index, uint32_t n) {
+    cpu *c = (cpu *)arg;
+    for (uint32_t i = c->op_first; i < c->op_last; i++) {
+        const op *o = &c->prog->ops[i];
+        if (o->gathered && n_columns(columns_of(c, o)) == 0) return;   /* no logits are wanted; the same for all threads */
+        op_fns[o->kind](c, o, index, n);
+        /* All threads must stop at the same row, so the row's number is what is published in front of the barrier: one
+         * thread may be a row ahead when another reads it. */
+        if (index == 0 && c->cancelled && c->cancelled(c->cancelled_user)) atomic_store_relaxed(&c->stop_at, (int32_t)i);
+        pool_barrier(c->threads);
+        if (atomic_load_relaxed(&c->stop_at) <= (int32_t)i) return;
+    }
+}
+
+static nova_result cpu_run(cpu *c, uint32_t first, uint32_t last) {
+    c->op_first = first;
+    c->op_last  = last;
+    for (uint32_t i = first; i < last; i++) atomic_store_relaxed(&c->counters[i], 0);
+    atomic_store_relaxed(&c->stop_at, INT32_MAX);
+    pool_run(c->threads, cpu_task, c);
+    return atomic_load_relaxed(&c->stop_at) == INT32_MAX ? NOVA_OK : NOVA_CANCELLED;
+}
+
+static nova_result cpu_body(cpu *c, const pass *p) {
+    c->now     = p;
+    c->x_first = 0;
+    split_columns(c, p);
+    return cpu_run(c, 0, c->prog->n_body);
+}
+
+static nova_result cpu_head(cpu *c, uint32_t first, uint32_t n) {
+    const column_split *out = &c->out;
+    c->x_first = first;
+    c->window.n_narrow = c->window.n_wide = 0;
+    for (uint32_t i = 0; i < n_columns(out); i++) {
+        uint32_t col = column_at(out, i);
+        if (col >= first && col < first + n) split_add(&c->window, col - first, i < out->n_narrow);
+    }
+    return cpu_run(c, c->prog->n_body, c->prog->n_ops);
+}

@@ -1,0 +1,496 @@
+/* Sessions: feeding, choosing, scoring, batches. The public interface over an engine.
+ *
+ * A chosen token is not evaluated at once but by the call that needs what follows it: it is `pending` until then, so that
+ * several sessions' tokens can go in one pass, and the last token of an answer costs nothing. */
+#include "engine.h"
+#include "sample.h"
+
+#define DEFAULT_SINKS  4
+#define DEFAULT_RECENT 64
+#define NO_TOKEN       (-1)
+
+struct nova_session {
+    nova_engine      *engine;
+    nova_session_desc desc;
+    uint32_t          n_sinks;
+    kv_seq            seq;
+    int32_t          *ids;        /* the held tokens, evaluated ones: [n_ctx] */
+    uint64_t          hash;       /* over all tokens evaluated since the start */
+    int32_t           pending;    /* chosen, not evaluated, or NO_TOKEN */
+    bool              has_logits; /* `logits` are those behind the last evaluated token */
+    float            *logits;     /* [n_vocab] */
+    sampler           sample;
+    char             *text;       /* of the last token, terminated */
+    size_t            text_size;
+    char              held_back[4];   /* the start of a character whose rest is to come */
+    size_t            n_held_back;
+    atomic_int32      cancel;
+    size_t            bytes;      /* of this block */
+};
+
+/* ---- Opening ---- */
+
+/* The session and everything it owns, in one block; with base NULL only how much it is. */
+static size_t session_layout(nova_session *s, uint8_t *base, const nova_engine *e) {
+    size_t at = 0, n_ctx = e->plan.n_ctx, n_vocab = e->model->n_vocab;
+    carve(base, &at, sizeof *s);
+    uint32_t *table  = (uint32_t *)(void *)carve(base, &at, kv_pages_for(e->plan.n_ctx) * sizeof(uint32_t));
+    int32_t  *ids    = (int32_t *)(void *)carve(base, &at, n_ctx * sizeof(int32_t));
+    float    *logits = (float *)(void *)carve(base, &at, n_vocab * sizeof(float));
+    uint8_t  *scratch = carve(base, &at, sampler_bytes((uint32_t)n_vocab));
+    size_t    text_size = tokenizer_max_piece(e->model->tok) + 8;   /* and what is held back, and an end */
+    char     *text   = (char *)carve(base, &at, text_size);
+    if (!base) return at;
+    s->seq.table    = table;
+    s->seq.capacity = kv_pages_for(e->plan.n_ctx);
+    s->ids          = ids;
+    s->logits       = logits;
+    s->text         = text;
+    s->text_size    = text_size;
+    sampler_place(&s->sample, scratch, (uint32_t)n_vocab);
+    return at;
+}
+
+static nova_result session_check(const nova_engine *e, const nova_session_desc *d, uint32_t *n_sinks, nova_error *error) {
+    if (e->n_open >= e->plan.n_sessions)
+        return fail(error, NOVA_ERROR_ARGUMENT, "the engine was opened for %u sessions, all of which are open", e->plan.n_sessions);
+    *n_sinks = d->n_sinks == NOVA_NO_SINKS ? 0 : d->n_sinks ? d->n_sinks : DEFAULT_SINKS;
+    if (d->limit != NOVA_LIMIT_SLIDE) return NOVA_OK;
+    if (d->n_sinks == 0) *n_sinks = (uint32_t)size_min(*n_sinks, e->plan.n_ctx / 4);   /* the default yields to a tiny context */
+    if (*n_sinks > e->plan.n_ctx - 2)
+        return fail(error, NOVA_ERROR_ARGUMENT, "%u sinks leave no window in a context of %u tokens", *n_sinks, e->plan.n_ctx);
+    return NOVA_OK;
+}
+
+NOVA_API nova_session *nova_session_open(nova_engine *engine, const nova_session_desc *desc, nova_error *error) {
+    nova_session_desc none;
+    memset(&none, 0, sizeof none);
+    if (!engine) return NULL;   /* the error of the failed open stands */
+    if (!desc) desc = &none;
+    error_clear(error);
+    uint32_t n_sinks;
+    if (session_check(engine, desc, &n_sinks, error) != NOVA_OK) return NULL;
+    size_t   bytes = session_layout(NULL, NULL, engine) + CACHE_LINE;
+    uint8_t *block = (uint8_t *)mem_zalloc(&engine->h, bytes);
+    if (!block) {
+        fail_memory(error, bytes, "a session");
+        return NULL;
+    }
+    nova_session *s = (nova_session *)(void *)block;
+    session_layout(s, block, engine);
+    s->engine  = engine;
+    s->desc    = *desc;
+    s->bytes   = bytes;
+    s->n_sinks = n_sinks;
+    s->seq.n_sinks = n_sinks;
+    if (sampler_set(&s->sample, &desc->sampler, error) != NOVA_OK) {
+        mem_free(&engine->h, block, bytes);
+        return NULL;
+    }
+    engine->n_open++;
+    nova_session_reset(s);
+    return s;
+}
+
+NOVA_API void nova_session_close(nova_session *session) {
+    if (!session) return;
+    nova_engine *e = session->engine;
+    kv_truncate(&e->kv, &session->seq, 0);
+    e->n_open--;
+    mem_free(&e->h, session, session->bytes);
+}
+
+NOVA_API void nova_session_reset(nova_session *session) {
+    if (!session) return;
+    kv_truncate(&session->engine->kv, &session->seq, 0);
+    session->pending     = NO_TOKEN;
+    session->has_logits  = false;
+    session->hash        = 0;
+    session->n_held_back = 0;
+    sampler_restart(&session->sample);
+}
+
+NOVA_API nova_result nova_session_set_sampler(nova_session *session, const nova_sampler *sampler, nova_error *error) {
+    if (!session || !sampler) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_set_sampler: an argument is NULL");
+    error_clear(error);
+    TRY(sampler_set(&session->sample, sampler, error));
+    sampler_restart(&session->sample);
+    return NOVA_OK;
+}
+
+/* A session that is NULL because an open failed: that error stands. */
+static nova_result no_session(nova_error *error) {
+    if (error && error->code < 0) return error->code;
+    return fail(error, NOVA_ERROR_ARGUMENT, "there is no session");
+}
+
+/* ---- Evaluating ---- */
+
+static uint64_t hash_ids(uint64_t hash, const int32_t *ids, size_t n) {
+    for (size_t i = 0; i < n; i++) hash = (hash ^ (uint32_t)ids[i]) * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
+    return hash;
+}
+
+static bool pass_cancelled(void *user) {
+    const nova_engine *e = (const nova_engine *)user;
+    for (uint32_t i = 0; i < e->now.n_run; i++)
+        if (atomic_load_relaxed(&e->run_sessions[i]->cancel)) return true;
+    return false;
+}
+
+/* Consumes a session's wish to be cancelled. */
+static bool take_cancel(nova_session *s) { return atomic_exchange(&s->cancel, 0) != 0; }
+
+static void pass_begin(nova_engine *e) {
+    memset(&e->now, 0, sizeof e->now);
+    e->now.ids  = e->ids;
+    e->now.runs = e->runs;
+    e->cpu.cancelled      = pass_cancelled;
+    e->cpu.cancelled_user = e;
+}
+
+/* Adds a session's tokens to the pass: the pending one, if there is one, and n others. The last n_out of them get logits.
+ * Their pages are reserved. */
+static void pass_add(nova_engine *e, nova_session *s, const int32_t *ids, uint32_t n, uint32_t n_out) {
+    pass_run *run = &e->runs[e->now.n_run];
+    run->seq       = &s->seq;
+    run->first_col = e->now.n_col;
+    run->first_out = e->now.n_out;
+    run->n_out     = n_out;
+    if (s->pending != NO_TOKEN) e->ids[e->now.n_col++] = s->pending;
+    if (n) memcpy(e->ids + e->now.n_col, ids, n * sizeof *ids);
+    e->now.n_col += n;
+    e->now.n_out += n_out;
+    run->n_col = e->now.n_col - run->first_col;
+    e->run_sessions[e->now.n_run++] = s;
+}
+
+/* The body of the pass has run: its tokens are now part of their sessions. */
+static void pass_commit(nova_engine *e) {
+    for (uint32_t i = 0; i < e->now.n_run; i++) {
+        nova_session   *s   = e->run_sessions[i];
+        const pass_run *run = &e->runs[i];
+        const int32_t  *ids = e->ids + run->first_col;
+        memcpy(s->ids + kv_held(&s->seq), ids, run->n_col * sizeof *ids);
+        s->hash = hash_ids(s->hash, ids, run->n_col);
+        s->seq.n_tokens += run->n_col;
+        s->pending    = NO_TOKEN;
+        s->has_logits = false;
+    }
+}
+
+/* The logits of every gathered column, window by window. `fn` NULL: into the sessions. */
+static nova_result pass_logits(nova_engine *e, nova_logits_fn fn, void *user, size_t first_index) {
+    size_t n_vocab = e->model->n_vocab;
+    for (uint32_t r = 0, at = 0; at < e->now.n_out;) {
+        uint32_t n = (uint32_t)size_min(e->plan.n_logits, e->now.n_out - at);
+        TRY(cpu_head(&e->cpu, at, n));
+        for (uint32_t i = 0; i < n; i++) {
+            const float *logits = e->cpu.buf[BUF_LOGITS] + i * n_vocab;
+            while (at + i >= e->runs[r].first_out + e->runs[r].n_out) r++;
+            nova_session *s = e->run_sessions[r];
+            if (at + i + 1 == e->runs[r].first_out + e->runs[r].n_out) {
+                memcpy(s->logits, logits, n_vocab * sizeof *logits);
+                s->has_logits = true;
+            }
+            if (fn && !fn(user, first_index + at + i, logits)) return NOVA_CANCELLED;
+        }
+        at += n;
+    }
+    return NOVA_OK;
+}
+
+/* ---- Room ---- */
+
+/* Drops so many of a sliding session's tokens that n further ones fit. */
+static void slide(nova_session *s, uint32_t n) {
+    int64_t  n_ctx = s->engine->plan.n_ctx, held = kv_held(&s->seq), window = held - s->n_sinks;
+    int64_t  over  = held + n - n_ctx;
+    if (over <= 0) return;
+    /* In blocks of a page, so that the prompt's start is not dropped a token at a time; a tiny window goes by quarters. */
+    int64_t block = (int64_t)size_min(KV_PAGE, (size_t)(n_ctx - s->n_sinks + 3) / 4);
+    int64_t drop  = (over + block - 1) / block * block;
+    if (drop >= window) drop = over;
+    kv_drop(&s->engine->kv, &s->seq, (uint32_t)drop);
+    memmove(s->ids + s->n_sinks, s->ids + s->n_sinks + drop, (size_t)(window - drop) * sizeof *s->ids);
+}
+
+/* Most tokens that go into one pass of a session: a sliding one must keep part of its window in front of them. */
+static uint32_t most_at_once(const nova_session *s) {
+    const engine_plan *p = &s->engine->plan;
+    if (s->desc.limit != NOVA_LIMIT_SLIDE) return p->n_batch;
+    return (uint32_t)size_max(1, size_min(p->n_batch, (p->n_ctx - s->n_sinks) / 2));
+}
+
+static nova_result check_room(const nova_session *s, int64_t held, size_t n, nova_error *error) {
+    uint32_t n_ctx = s->engine->plan.n_ctx;
+    if (s->desc.limit == NOVA_LIMIT_SLIDE || (uint64_t)held + n <= n_ctx) return NOVA_OK;
+    if (held == 0)
+        return fail(error, NOVA_ERROR_CONTEXT_FULL, "%zu tokens do not fit the context of %u", n, n_ctx);
+    return fail(error, NOVA_ERROR_CONTEXT_FULL, "%zu more tokens behind %lld do not fit the context of %u", n, (long long)held,
+                n_ctx);
+}
+
+static nova_result check_ids(const nova_session *s, const int32_t *ids, size_t n, nova_error *error) {
+    uint32_t n_vocab = s->engine->model->n_vocab;
+    if (!ids || n == 0) return fail(error, NOVA_ERROR_ARGUMENT, "there are no tokens to evaluate");
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] < 0 || (uint32_t)ids[i] >= n_vocab)
+            return fail(error, NOVA_ERROR_ARGUMENT, "token %zu is %d, not 0 to %u", i, ids[i], n_vocab - 1);
+    return NOVA_OK;
+}
+
+/* Room for n tokens in the cache, which a sliding session makes. */
+static nova_result reserve(nova_session *s, uint32_t n, nova_error *error) {
+    TRY(check_room(s, kv_held(&s->seq), n, error));
+    slide(s, n);
+    if (kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
+    return fail(error, NOVA_ERROR_CONTEXT_FULL, "no cache page is left for %u tokens", n);
+}
+
+/* ---- Feeding ---- */
+
+typedef struct feed {
+    const int32_t *ids;
+    size_t         n;
+    nova_logits_fn fn;      /* NULL: logits of the last token only, into the session */
+    void          *user;
+} feed;
+
+static nova_result not_a_number(const nova_session *s, nova_error *error) {
+    return fail(error, NOVA_ERROR_NUMBER, "the logits behind token %lld are no finite numbers", (long long)s->seq.n_tokens - 1);
+}
+
+/* One pass: the pending token, if there is one, and some of the ids. *taken is how many of these. */
+static nova_result feed_pass(nova_session *s, const feed *f, size_t at, size_t *taken, nova_error *error) {
+    nova_engine *e       = s->engine;
+    uint32_t     pending = s->pending != NO_TOKEN;
+    uint32_t     n       = (uint32_t)size_min(f->n - at, most_at_once(s) - pending);
+    TRY(reserve(s, n + pending, error));
+    pass_begin(e);
+    pass_add(e, s, f->ids + at, n, f->fn ? n : at + n == f->n);
+    if (cpu_body(&e->cpu, &e->now) != NOVA_OK) return fail(error, NOVA_CANCELLED, "cancelled");
+    pass_commit(e);
+    *taken = n;
+    if (pass_logits(e, f->fn, f->user, at) != NOVA_OK) return fail(error, NOVA_CANCELLED, "cancelled");
+    if (s->has_logits && !vector_finite(e->cpu.level, s->logits, e->model->n_vocab)) {
+        s->has_logits = false;
+        return not_a_number(s, error);
+    }
+    return NOVA_OK;
+}
+
+static nova_result feed_all(nova_session *s, const feed *f, nova_error *error) {
+    for (size_t at = 0, taken = 0; at < f->n; at += taken) {
+        if (take_cancel(s)) return fail(error, NOVA_CANCELLED, "cancelled");
+        nova_result result = feed_pass(s, f, at, &taken, error);
+        if (result == NOVA_CANCELLED) take_cancel(s);
+        if (result != NOVA_OK) return result;
+        if (s->desc.progress && !s->desc.progress(s->desc.progress_user, "prompt", at + taken, f->n))
+            return fail(error, NOVA_CANCELLED, "cancelled");
+    }
+    return NOVA_OK;
+}
+
+static nova_result feed_checked(nova_session *s, const int32_t *ids, size_t n, nova_logits_fn fn, void *user, nova_error *error) {
+    if (!s) return no_session(error);
+    error_clear(error);
+    TRY(check_ids(s, ids, n, error));
+    TRY(check_room(s, kv_held(&s->seq), n + (s->pending != NO_TOKEN), error));
+    feed f;
+    f.ids  = ids;
+    f.n    = n;
+    f.fn   = fn;
+    f.user = user;
+    s->n_held_back = 0;   /* what comes now is another text than the token that was cut */
+    return feed_all(s, &f, error);
+}
+
+NOVA_API nova_result nova_session_feed(nova_session *session, const int32_t *ids, size_t n, nova_error *error) {
+    return feed_checked(session, ids, n, NULL, NULL, error);
+}
+
+NOVA_API nova_result nova_session_score(nova_session *session, const int32_t *ids, size_t n, nova_logits_fn fn, void *user,
+                                        nova_error *error) {
+    if (!fn) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_score: no function for the logits");
+    return feed_checked(session, ids, n, fn, user, error);
+}
+
+/* ---- Setting ---- */
+
+/* How many of the ids the cache holds already as their start, and must keep. */
+static size_t common_start(const nova_session *s, const int32_t *ids, size_t n) {
+    size_t held = (size_t)kv_held(&s->seq), total = (size_t)s->seq.n_tokens, common = 0;
+    if (s->seq.n_dropped) return n > total && hash_ids(0, ids, total) == s->hash ? total : 0;
+    while (common < held && common < n && s->ids[common] == ids[common]) common++;
+    return common;
+}
+
+NOVA_API nova_result nova_session_set(nova_session *session, const int32_t *ids, size_t n, nova_error *error) {
+    nova_session *s = session;
+    if (!s) return no_session(error);
+    error_clear(error);
+    TRY(check_ids(s, ids, n, error));
+    TRY(check_room(s, 0, n, error));
+    size_t common = common_start(s, ids, n);
+    s->pending = NO_TOKEN;
+    if (common == n && (int64_t)n == s->seq.n_tokens && s->has_logits) return NOVA_OK;
+    if (common == n) common--;   /* the last token's logits are wanted */
+    if ((int64_t)common < s->seq.n_tokens) {
+        kv_truncate(&s->engine->kv, &s->seq, (int64_t)common);
+        s->hash       = hash_ids(0, ids, common);
+        s->has_logits = false;
+    }
+    return feed_checked(s, ids + common, n - common, NULL, NULL, error);
+}
+
+NOVA_API nova_result nova_session_chat(nova_session *session, const nova_chat *chat, nova_error *error) {
+    nova_session *s = session;
+    if (!s) return no_session(error);
+    const nova_model *m = s->engine->model;
+    size_t            n = 0;
+    nova_error        ignored;
+    nova_result result = nova_chat_tokenize(m, chat, NULL, 0, &n, error ? error : &ignored);
+    if (result != NOVA_ERROR_TOO_SMALL) return result == NOVA_OK ? check_ids(s, NULL, 0, error) : result;
+    int32_t *ids = (int32_t *)mem_alloc(&s->engine->h, n * sizeof *ids);
+    if (!ids) return fail_memory(error, n * sizeof *ids, "the conversation's tokens");
+    size_t capacity = n;
+    result = nova_chat_tokenize(m, chat, ids, capacity, &n, error);
+    if (result == NOVA_OK) result = nova_session_set(s, ids, n, error);
+    mem_free(&s->engine->h, ids, capacity * sizeof *ids);
+    return result;
+}
+
+/* ---- Choosing ---- */
+
+/* Appends a token's bytes to what was held back, and lets whole characters out. */
+static void token_text(nova_session *s, int32_t id, bool end, nova_token *token) {
+    size_t n = s->n_held_back;
+    memcpy(s->text, s->held_back, n);
+    n += tokenizer_piece(s->engine->model->tok, id, false, false, s->text + n, s->text_size - n - 1);
+    s->n_held_back = end ? 0 : utf8_incomplete_tail(s->text, n);
+    n -= s->n_held_back;
+    memcpy(s->held_back, s->text + n, s->n_held_back);
+    s->text[n]    = 0;
+    token->id     = id;
+    token->n_text = n;
+    token->text   = s->text;
+}
+
+static nova_result choose(nova_session *s, nova_token *token, nova_error *error) {
+    size_t  held   = (size_t)kv_held(&s->seq);
+    size_t  wanted = s->sample.set.repeat_last ? s->sample.set.repeat_last : DEFAULT_RECENT;
+    size_t  recent = size_min(held, wanted);
+    int32_t id     = NO_TOKEN;
+    float_mode mode = float_mode_enter();
+    nova_result result = sampler_pick(&s->sample, s->logits, s->ids + held - recent, recent, &id, error);
+    float_mode_leave(mode);
+    if (result != NOVA_OK) return result;
+    s->pending = id;
+    bool end = !s->desc.ignore_end && tokenizer_is_end(s->engine->model->tok, id);
+    token_text(s, id, end, token);
+    return end ? NOVA_END : NOVA_OK;
+}
+
+/* Is the session ready to choose once its pending token is evaluated? Reserves the room for that. */
+static nova_result prepare_next(nova_session *s, nova_error *error) {
+    if (take_cancel(s)) return fail(error, NOVA_CANCELLED, "cancelled");
+    if (s->pending == NO_TOKEN)
+        return s->has_logits ? NOVA_OK : fail(error, NOVA_ERROR_ARGUMENT, "nothing was fed yet that a token could follow");
+    return reserve(s, 1, error);
+}
+
+/* Logits of a pass whose tokens are part of their sessions now: they come in any case, so that no session is left between. */
+static void finish_pass(nova_engine *e, nova_session *const *sessions, size_t n, nova_result *results) {
+    e->cpu.cancelled = NULL;
+    pass_logits(e, NULL, NULL, 0);
+    for (size_t i = 0; i < n; i++)
+        if (results[i] == NOVA_OK && !vector_finite(e->cpu.level, sessions[i]->logits, e->model->n_vocab)) {
+            sessions[i]->has_logits = false;
+            results[i] = NOVA_ERROR_NUMBER;
+        }
+}
+
+/* Evaluates the pending tokens of all sessions whose result is OK, in one pass. A cancelled session leaves the pass, which
+ * is then run again for the others. */
+static void evaluate_pending(nova_session *const *sessions, size_t n, nova_result *results) {
+    nova_engine *e = sessions[0]->engine;
+    for (;;) {
+        pass_begin(e);
+        for (size_t i = 0; i < n; i++)
+            if (results[i] == NOVA_OK && sessions[i]->pending != NO_TOKEN) pass_add(e, sessions[i], NULL, 0, 1);
+        if (e->now.n_run == 0) return;
+        if (cpu_body(&e->cpu, &e->now) == NOVA_OK) break;
+        for (size_t i = 0; i < n; i++)
+            if (results[i] == NOVA_OK && take_cancel(sessions[i])) results[i] = NOVA_CANCELLED;
+    }
+    pass_commit(e);
+    finish_pass(e, sessions, n, results);
+}
+
+/* The error of a result that came out of a pass. */
+static nova_result pass_error(const nova_session *s, nova_result result, nova_error *error) {
+    return result == NOVA_ERROR_NUMBER ? not_a_number(s, error) : fail(error, result, "%s", nova_result_text(result));
+}
+
+static nova_result next_checked(nova_session *const *sessions, size_t n, nova_token *tokens, nova_result *results,
+                                nova_error *error) {
+    nova_result first = NOVA_OK;   /* the first session's that failed, whose error is told */
+    error_clear(error);
+    for (size_t i = 0; i < n; i++) {
+        memset(&tokens[i], 0, sizeof tokens[i]);
+        tokens[i].id   = NO_TOKEN;
+        tokens[i].text = "";
+        results[i] = prepare_next(sessions[i], first == NOVA_OK ? error : NULL);
+        if (first == NOVA_OK) first = results[i];
+    }
+    evaluate_pending(sessions, n, results);
+    for (size_t i = 0; i < n; i++) {
+        nova_error *where = first == NOVA_OK ? error : NULL;
+        if (results[i] == NOVA_OK) results[i] = choose(sessions[i], &tokens[i], where);
+        else if (first == NOVA_OK) pass_error(sessions[i], results[i], where);
+        if (first == NOVA_OK && results[i] != NOVA_END) first = results[i];
+    }
+    return first;
+}
+
+NOVA_API nova_result nova_session_next_batch(nova_session *const *sessions, size_t n, nova_token *tokens,
+                                             nova_result *results, nova_error *error) {
+    if (!sessions || !n || !tokens || !results) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_next_batch: an argument is NULL");
+    for (size_t i = 0; i < n; i++) {
+        if (!sessions[i] || sessions[i]->engine != sessions[0]->engine)
+            return fail(error, NOVA_ERROR_ARGUMENT, "session %zu is NULL or of another engine", i);
+        for (size_t j = 0; j < i; j++)
+            if (sessions[j] == sessions[i]) return fail(error, NOVA_ERROR_ARGUMENT, "sessions %zu and %zu are the same", j, i);
+    }
+    return next_checked(sessions, n, tokens, results, error);
+}
+
+NOVA_API nova_result nova_session_next(nova_session *session, nova_token *token, nova_error *error) {
+    if (!session) return no_session(error);
+    if (!token) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_next: no place for the token");
+    nova_result result;
+    nova_result first = next_checked(&session, 1, token, &result, error);
+    return first == NOVA_OK ? result : first;
+}
+
+NOVA_API const float *nova_session_logits(nova_session *session, nova_error *error) {
+    if (!session) return NULL;
+    error_clear(error);
+    nova_result result = prepare_next(session, error);
+    if (result == NOVA_OK && session->pending != NO_TOKEN) {
+        evaluate_pending(&session, 1, &result);
+        if (result != NOVA_OK) pass_error(session, result, error);
+    }
+    return result == NOVA_OK ? session->logits : NULL;
+}
+
+NOVA_API void nova_session_cancel(nova_session *session) {
+    if (session) atomic_store_release(&session->cancel, 1);
+}
+
+NOVA_API void nova_session_get_info(const nova_session *session, nova_session_info *info) {
+    info->n_tokens  = (uint64_t)session->seq.n_tokens + (session->pending != NO_TOKEN);
+    info->n_dropped = (uint64_t)session->seq.n_dropped;
+    info->n_ctx     = session->engine->plan.n_ctx;
+}

@@ -13,9 +13,10 @@ static nova_result tokenizer_open(tokenizer **out, arena *a, const host *h, cons
 
 static uint32_t tokenizer_n_vocab(const tokenizer *t);
 
-/* `flags` are nova.h's. Bytes 0xFF in `text` (which no UTF-8 has) are marks that tokenizer_mark left: they keep a special
- * token from being seen there and are dropped before encoding, when NOVA_PARSE_SPECIAL is set.
+/* `flags` are nova.h's, and TOKENIZER_MARKED: bytes 0xFF in `text` (which no UTF-8 has) are then marks that tokenizer_mark
+ * left; they keep a special token from being seen there and are dropped before encoding. Without it 0xFF is a byte as any.
  * Contract of nova_tokenize otherwise. */
+#define TOKENIZER_MARKED ((uint32_t)1 << 30)
 static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text, uint32_t flags,
                                     int32_t *ids, size_t capacity, size_t *n_ids, nova_error *error);
 

@@ -75,14 +75,14 @@ static void plan_batch(engine_plan *plan, const nova_engine_desc *d, const progr
 /* Sizes of pages; memory comes later. */
 static nova_result cache_measure(nova_engine *e, nova_error *error) {
     const nova_model *m    = e->model;
-    kv_pool          *pool = &e->kv;
+    kv_pool          *kv   = &e->kv;
     size_t            pages, total = 0, bytes;
-    pool->n_layer = m->n_layer;
-    pool->layers  = (kv_layer *)arena_zalloc(&e->a, m->n_layer * sizeof(kv_layer));
-    if (!pool->layers) return fail_memory(error, m->n_layer * sizeof(kv_layer), "the cache's layers");
+    kv->n_layer = m->n_layer;
+    kv->layers  = (kv_layer *)arena_zalloc(&e->a, m->n_layer * sizeof(kv_layer));
+    if (!kv->layers) return fail_memory(error, m->n_layer * sizeof(kv_layer), "the cache's layers");
     bool fits = size_mul(kv_pages_for(e->plan.n_ctx), e->plan.n_sessions, &pages) && pages < UINT32_MAX;
     for (uint32_t il = 0; fits && il < m->n_layer; il++) {
-        kv_layer *l = &pool->layers[il];
+        kv_layer *l = &kv->layers[il];
         l->n_head_kv        = m->layers[il].n_head_kv;
         l->shape.head_dim_k = m->head_dim_k;
         l->shape.head_dim_v = m->head_dim_v;
@@ -98,7 +98,7 @@ static nova_result cache_measure(nova_engine *e, nova_error *error) {
     if (!fits || !size_add(total, CACHE_LINE, &total))
         return fail(error, NOVA_ERROR_ARGUMENT, "a cache for %u sessions of %u tokens is beyond this machine's addresses",
                     e->plan.n_sessions, e->plan.n_ctx);
-    pool->n_pages  = (uint32_t)pages;
+    kv->n_pages  = (uint32_t)pages;
     e->cache_bytes = total;
     return NOVA_OK;
 }
@@ -106,17 +106,17 @@ static nova_result cache_measure(nova_engine *e, nova_error *error) {
 static uint8_t *line_aligned(uint8_t *p) { return p + (CACHE_LINE - (uintptr_t)p % CACHE_LINE) % CACHE_LINE; }
 
 static nova_result cache_take(nova_engine *e, nova_error *error) {
-    kv_pool *pool = &e->kv;
+    kv_pool *kv = &e->kv;
     e->cache         = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
-    pool->free_pages = (uint32_t *)arena_alloc(&e->a, pool->n_pages * sizeof(uint32_t));
-    if (!e->cache || !pool->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
+    kv->free_pages = (uint32_t *)arena_alloc(&e->a, kv->n_pages * sizeof(uint32_t));
+    if (!e->cache || !kv->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
     uint8_t *at = line_aligned(e->cache);
-    for (uint32_t il = 0; il < pool->n_layer; il++) {
-        pool->layers[il].pages = at;
-        at += pool->layers[il].page_bytes * pool->n_pages;
+    for (uint32_t il = 0; il < kv->n_layer; il++) {
+        kv->layers[il].pages = at;
+        at += kv->layers[il].page_bytes * kv->n_pages;
     }
-    for (uint32_t i = 0; i < pool->n_pages; i++) pool->free_pages[i] = pool->n_pages - 1 - i;   /* page 0 goes first */
-    pool->n_free = pool->n_pages;
+    for (uint32_t i = 0; i < kv->n_pages; i++) kv->free_pages[i] = kv->n_pages - 1 - i;   /* page 0 goes first */
+    kv->n_free = kv->n_pages;
     return NOVA_OK;
 }
 

@@ -15,7 +15,7 @@ MAKEFLAGS += --no-builtin-rules
 
 all: build/nova
 
-build/nova: examples/nova.c examples/json.h nova.h build/nova.o
+build/nova: examples/nova.c $(wildcard examples/*.h) nova.h build/nova.o
 	$(CC) $(CFLAGS) -I. -o $@ examples/nova.c build/nova.o $(LDLIBS)
 
 build/nova.o: nova.c nova.h

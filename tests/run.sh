@@ -234,7 +234,7 @@ part_batch() {
     args=$(tr -d "\r" <$OUT/batch/gcc/calls | sed -n "s/^gcc\(\.exe\)\{0,1\} -std/-std/p")
     check "MinGW's call compiles" sh -c "cd $OUT/batch/gcc && x86_64-w64-mingw32-gcc $args"
     "$wine" $OUT/batch/gcc/build/nova.exe help >$OUT/batch/help.log 2>&1
-    check "nova.exe runs" grep -qi usage $OUT/batch/help.log
+    check "nova.exe runs" grep -q "nova tokenize" $OUT/batch/help.log
     [ $failed = 0 ] || head -n 50 $OUT/batch/*/log $OUT/batch/*/calls $OUT/batch/help.log
     finish
 }
@@ -273,6 +273,9 @@ part_check() {
 }
 
 part_cli() { need_nova; need_model; python3 tests/test_cli.py build/nova "$NOVA_MODEL"; }
+
+# The same files through nova and llama.cpp, where a lab has it.
+part_reference() { need_nova; need_model; python3 tests/reference.py; }
 
 # The program in the README, as a newcomer would type it.
 part_readme() {
@@ -325,6 +328,7 @@ parts() {
         case " $THREADED " in *" $n "*) echo "tsan $n" ;; esac
         [ "$RUN_LONG" = 0 ] || printf '%s\n' "clang $n" "cxx $n" "fast $n" "debug $n" "oldcpu $n" "seeds $n"
     done
+    [ "$RUN_LONG" = 0 ] || echo reference
     for n in $(names fuzz_ .c); do echo "fuzz $n"; done
     for n in $(names check_ .py); do echo "check $n"; done
 }

@@ -43,6 +43,30 @@ HEAD = """/* nova: an embedded runtime for GGUF language models. The interface a
 #define __USE_MINGW_ANSI_STDIO 1
 #endif
 
+/* Results do not depend on -ffast-math and its parts, nor on whether a product and a sum may become one operation: what
+ * this file computes is what it says. Taken back at its end. */
+#if defined(__clang__)
+#pragma float_control(precise, on, push)
+#pragma clang fp contract(off)
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma push_macro("__FAST_MATH__")
+#pragma GCC optimize("no-fast-math", "fp-contract=off")
+#undef __FAST_MATH__   /* or g++ takes the C library's vector functions, which are less exact */
+#elif defined(_MSC_VER)
+#pragma float_control(precise, on, push)
+#pragma fp_contract(off)
+#endif
+
+"""
+
+TAIL = """
+#if defined(__clang__) || defined(_MSC_VER)
+#pragma float_control(pop)
+#elif defined(__GNUC__)
+#pragma pop_macro("__FAST_MATH__")
+#pragma GCC pop_options
+#endif
 """
 
 
@@ -91,7 +115,7 @@ def join(modules):
             check_floors(m, text)
             body = re.sub(r'^#include "\w+\.h"\n', "", text, flags=re.M)
             parts.append(f"\n/* ==== src/{name} {'=' * (100 - len(name))} */\n\n{body}")
-    return "".join(parts)
+    return "".join(parts) + TAIL
 
 
 def main():

@@ -16,8 +16,15 @@
 
 /* ---- What the compiler offers ---- */
 
-#if defined(__GNUC__) || defined(__clang__)
+#if defined(__MINGW32__) && !defined(__clang__)
+#define NOVA_PRINTF(f, a) __attribute__((format(gnu_printf, f, a)))   /* plain `printf` there knows no %zu */
+#elif defined(__GNUC__) || defined(__clang__)
 #define NOVA_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define NOVA_PRINTF(f, a)
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
 #define NOVA_INLINE       static inline __attribute__((always_inline))
 #define NOVA_NOINLINE     __attribute__((noinline))
 #define NOVA_RESTRICT     __restrict__
@@ -25,7 +32,6 @@
 #define NOVA_LIKELY(x)    __builtin_expect(!!(x), 1)
 #define NOVA_ALIGN(n)     __attribute__((aligned(n)))
 #else
-#define NOVA_PRINTF(f, a)
 #define NOVA_INLINE       static __forceinline
 #define NOVA_NOINLINE     __declspec(noinline)
 #define NOVA_RESTRICT     __restrict

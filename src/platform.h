@@ -9,6 +9,10 @@
 #include <intrin.h>
 #endif
 
+#if defined(__GLIBC__) && !defined(__USE_MISC)
+#error "Include nova.c before the system's headers, or compile with -std=gnu11 or -D_GNU_SOURCE."
+#endif
+
 /* ---- Atomics (C11's are missing in MSVC's C and in C++17's C headers) ---- */
 
 typedef struct atomic_int32 { volatile int32_t v; } atomic_int32;

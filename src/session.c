@@ -68,7 +68,7 @@ NOVA_API nova_session *nova_session_open(nova_engine *engine, const nova_session
     if (!engine) return NULL;   /* the error of the failed open stands */
     if (!desc) desc = &none;
     error_clear(error);
-    uint32_t n_sinks;
+    uint32_t n_sinks = 0;
     if (session_check(engine, desc, &n_sinks, error) != NOVA_OK) return NULL;
     size_t   bytes = session_layout(NULL, NULL, engine) + CACHE_LINE;
     uint8_t *block = (uint8_t *)mem_zalloc(&engine->h, bytes);

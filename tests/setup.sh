@@ -15,14 +15,13 @@ include() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
 need()    { required="$required $*"; }
 want()    { optional="$optional $*"; }
 
-have cc         || need gcc
+if ! have cc || { [ "$mode" = test ] && ! have gcc; }; then need gcc; fi
 include stdio.h || need libc6-dev
 if [ ! -e "$model" ] || [ "$mode" = test ]; then
     have python3                             || need python3
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
 if [ "$mode" = test ]; then
-    have gcc     || need gcc
     have g++     || want g++
     have clang   || want clang
     have setarch || want util-linux
@@ -85,6 +84,6 @@ fi
 # Reference code in Python that some checks compare with; a check whose module is missing is skipped and says so.
 if [ "$mode" = test ] && ! PYTHONPATH=build/python python3 -c 'import numpy, gguf' 2>/dev/null; then
     echo "setup: fetching the Python modules numpy and gguf into build/python"
-    quietly python3 -m pip install -q --disable-pip-version-check --no-warn-script-location --target build/python \
+    quietly env PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --disable-pip-version-check --no-warn-script-location --target build/python \
         numpy gguf || echo "setup: numpy and gguf could not be installed"
 fi

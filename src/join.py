@@ -18,7 +18,7 @@ MODULES = """
 base platform pool
 quant gguf
 cpu_input cpu_narrow cpu_wide cpu_vector cpu_attend
-unicode tokenizer chat
+unicode pretokenize tokenizer chat
 model text
 program kv
 cpu
@@ -46,8 +46,10 @@ HEAD = """/* nova: an embedded runtime for GGUF language models. The interface a
 /* Results do not depend on -ffast-math and its parts, nor on whether a product and a sum may become one operation: what
  * this file computes is what it says. Taken back at its end. */
 #if defined(__clang__)
+#if defined(__x86_64__) || defined(__FAST_MATH__) || __FINITE_MATH_ONLY__   /* elsewhere some versions do not know it */
 #pragma float_control(precise, on, push)
-#pragma clang fp contract(off)
+#endif
+#pragma clang fp contract(off) reassociate(off)
 #elif defined(__GNUC__)
 #pragma GCC push_options
 #pragma push_macro("__FAST_MATH__")
@@ -55,17 +57,25 @@ HEAD = """/* nova: an embedded runtime for GGUF language models. The interface a
 #undef __FAST_MATH__   /* or g++ takes the C library's vector functions, which are less exact */
 #elif defined(_MSC_VER)
 #pragma float_control(precise, on, push)
+#ifndef __clang_major__
 #pragma fp_contract(off)
+#endif
 #endif
 
 """
 
 TAIL = """
-#if defined(__clang__) || defined(_MSC_VER)
+#ifndef NOVA_TEST_STAYS   /* a test that wants its own code compiled by the same rules */
+#if defined(__clang__)
+#if defined(__x86_64__) || defined(__FAST_MATH__) || __FINITE_MATH_ONLY__
+#pragma float_control(pop)
+#endif
+#elif defined(_MSC_VER)
 #pragma float_control(pop)
 #elif defined(__GNUC__)
 #pragma pop_macro("__FAST_MATH__")
 #pragma GCC pop_options
+#endif
 #endif
 """
 

@@ -301,23 +301,23 @@ static nova_result fail_windows(nova_error *error, const char *path, const char 
 }
 
 /* UTF-8 to UTF-16; *n counts units, the end included. NULL with the reason in `error`. */
-static wchar_t *path_widen(const host *h, const char *path, size_t *n, nova_error *error) {
+static WCHAR *path_widen(const host *h, const char *path, size_t *n, nova_error *error) {
     int need = MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, NULL, 0);
     if (need <= 0) {
         fail_windows(error, path, "the path cannot be understood", GetLastError());
         return NULL;
     }
     *n = (size_t)need;
-    wchar_t *wide = (wchar_t *)mem_alloc(h, *n * sizeof(wchar_t));
-    if (!wide) fail_memory(error, *n * sizeof(wchar_t), "a path");
+    WCHAR *wide = (WCHAR *)mem_alloc(h, *n * sizeof(WCHAR));
+    if (!wide) fail_memory(error, *n * sizeof(WCHAR), "a path");
     else MultiByteToWideChar(CP_UTF8, MB_ERR_INVALID_CHARS, path, -1, wide, need);
     return wide;
 }
 
 /* Paths of MAX_PATH and longer work only absolute and behind the prefix "\\?\" (Win32: "Maximum Path Length Limitation").
  * Returns the path to use, inside or equal to a block of *n units that the caller frees; NULL with a reason. */
-static wchar_t *path_long(const host *h, const char *path, const wchar_t *wide, size_t *n, wchar_t **use, nova_error *error) {
-    static const wchar_t prefix[] = L"\\\\?\\UNC";
+static WCHAR *path_long(const host *h, const char *path, const WCHAR *wide, size_t *n, WCHAR **use, nova_error *error) {
+    static const WCHAR prefix[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C'};
     enum { ROOM = 8 };
     DWORD need = GetFullPathNameW(wide, 0, NULL, NULL);   /* the end included */
     if (need == 0) {
@@ -325,21 +325,21 @@ static wchar_t *path_long(const host *h, const char *path, const wchar_t *wide, 
         return NULL;
     }
     *n = (size_t)need + ROOM;
-    wchar_t *block = (wchar_t *)mem_alloc(h, *n * sizeof(wchar_t));
+    WCHAR *block = (WCHAR *)mem_alloc(h, *n * sizeof(WCHAR));
     if (!block) {
-        fail_memory(error, *n * sizeof(wchar_t), "a path");
+        fail_memory(error, *n * sizeof(WCHAR), "a path");
         return NULL;
     }
-    wchar_t *full = block + ROOM;
+    WCHAR *full = block + ROOM;
     DWORD    got  = GetFullPathNameW(wide, need, full, NULL);
     if (got == 0 || got >= need) full[0] = 0;
     *use = full;
-    bool device = full[0] == L'\\' && full[1] == L'\\' && (full[2] == L'?' || full[2] == L'.') && full[3] == L'\\';
+    bool device = full[0] == '\\' && full[1] == '\\' && (full[2] == '?' || full[2] == '.') && full[3] == '\\';
     if (got < MAX_PATH || device) return block;
-    bool share = full[0] == L'\\' && full[1] == L'\\';      /* \\server\share becomes \\?\UNC\server\share */
+    bool share = full[0] == '\\' && full[1] == '\\';      /* \\server\share becomes \\?\UNC\server\share */
     size_t k = share ? 7 : 4;
     *use = full + (share ? 1 : 0) - k;
-    memcpy(*use, prefix, k * sizeof(wchar_t));
+    memcpy(*use, prefix, k * sizeof(WCHAR));
     return block;
 }
 
@@ -357,7 +357,7 @@ static nova_result file_check(HANDLE file, const char *path, size_t *size, nova_
     return NOVA_OK;
 }
 
-static nova_result file_open_wide(os_file *out, size_t *size, const wchar_t *wide, const char *path, nova_error *error) {
+static nova_result file_open_wide(os_file *out, size_t *size, const WCHAR *wide, const char *path, nova_error *error) {
     DWORD kind = GetFileAttributesW(wide);
     if (kind != INVALID_FILE_ATTRIBUTES && (kind & FILE_ATTRIBUTE_DIRECTORY))
         return fail_path(error, NOVA_ERROR_FILE, path, "is a directory, not a file");
@@ -374,13 +374,13 @@ static nova_result file_open_handle(os_file *out, size_t *size, const host *h, c
     size_t      n_wide, n_block;
     nova_error  unheard;
     if (!error) error = &unheard;
-    wchar_t    *use  = NULL;
-    wchar_t    *wide = path_widen(h, path, &n_wide, error);
+    WCHAR    *use  = NULL;
+    WCHAR    *wide = path_widen(h, path, &n_wide, error);
     if (!wide) return error->code;
-    wchar_t    *block = path_long(h, path, wide, &n_block, &use, error);
+    WCHAR    *block = path_long(h, path, wide, &n_block, &use, error);
     nova_result r     = block ? file_open_wide(out, size, use, path, error) : error->code;
-    mem_free(h, block, block ? n_block * sizeof(wchar_t) : 0);
-    mem_free(h, wide, n_wide * sizeof(wchar_t));
+    mem_free(h, block, block ? n_block * sizeof(WCHAR) : 0);
+    mem_free(h, wide, n_wide * sizeof(WCHAR));
     return r;
 }
 

@@ -110,10 +110,10 @@ NOVA_API void nova_session_reset(nova_session *session) {
     sampler_restart(&session->sample);
 }
 
-NOVA_API nova_result nova_session_set_sampler(nova_session *session, const nova_sampler *sampler, nova_error *error) {
-    if (!session || !sampler) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_set_sampler: an argument is NULL");
+NOVA_API nova_result nova_session_set_sampler(nova_session *session, const nova_sampler *settings, nova_error *error) {
+    if (!session || !settings) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_set_sampler: an argument is NULL");
     error_clear(error);
-    TRY(sampler_set(&session->sample, sampler, error));
+    TRY(sampler_set(&session->sample, settings, error));
     sampler_restart(&session->sample);
     return NOVA_OK;
 }

@@ -3,6 +3,9 @@
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
 #endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE   /* as nova.c would, were it the first to include */
+#endif
 #include "faults.h"
 
 #include NOVA_C
@@ -22,8 +25,8 @@ static bool rig_open(rig *r, const tiny *t, const nova_engine_desc *ed, const no
     nova_model_desc md;
     memset(&md, 0, sizeof md);
     memset(r, 0, sizeof *r);
-    md.data    = t->file.data;
-    md.size    = t->file.size;
+    md.data    = t->bytes;
+    md.size    = t->n_bytes;
     r->model   = nova_model_open(&md, &r->error);
     r->engine  = nova_engine_open(r->model, ed, &r->error);
     r->session = nova_session_open(r->engine, sd, &r->error);
@@ -252,7 +255,7 @@ static void test_full(void) {
     memset(&r, 0, sizeof r);
     nova_model_desc md;
     memset(&md, 0, sizeof md);
-    md.data = t.file.data, md.size = t.file.size;
+    md.data = t.bytes, md.size = t.n_bytes;
     r.model = nova_model_open(&md, &r.error);
     CHECK(!nova_engine_open(r.model, &d, &r.error) && r.error.code == NOVA_ERROR_ARGUMENT, "context 1: %s", r.error.message);
     rig_close(&r);
@@ -443,14 +446,14 @@ static void test_no_allocation(void) {
     rig        r;
     int32_t    ids[20];
     nova_token token;
-    fault_heap heap;
+    faults     heap;
     tiny_make(&t, 2, false);
     random_ids(ids, 20);
-    fault_heap_init(&heap, 0);
+    faults_init(&heap, 0);
     nova_engine_desc  d = engine_desc(64, 2);
     nova_session_desc sd;
     memset(&sd, 0, sizeof sd);
-    d.alloc      = fault_heap_alloc;
+    d.alloc      = faults_alloc;
     d.alloc_user = &heap;
     sd.ignore_end = true;
     sd.limit      = NOVA_LIMIT_SLIDE;
@@ -458,21 +461,21 @@ static void test_no_allocation(void) {
     sd.sampler.repeat_penalty = 1.1f;
     if (!rig_open(&r, &t, &d, &sd)) return;
     CHECK(nova_session_feed(r.session, ids, 20, &r.error) == NOVA_OK, "%s", r.error.message);
-    uint64_t before = heap.calls;
+    long before = heap.calls;
     CHECK(before > 0, "the host's allocator is used");
     for (int i = 0; i < 100; i++) CHECK(nova_session_next(r.session, &token, &r.error) == NOVA_OK, "%s", r.error.message);
-    CHECK(heap.calls == before, "%llu allocations while 100 tokens were generated", (unsigned long long)(heap.calls - before));
+    CHECK(heap.calls == before, "%ld allocations while 100 tokens were generated", heap.calls - before);
     nova_engine_info size, took;
     nova_engine_get_info(r.engine, &took);
     CHECK(nova_engine_size(r.model, &d, &size, &r.error) == NOVA_OK && size.cache_bytes == took.cache_bytes &&
               size.scratch_bytes == took.scratch_bytes && size.n_batch == took.n_batch, "sizes told beforehand");
     rig_close(&r);
-    CHECK(fault_heap_end(&heap), "memory of the engine lost");
+    CHECK(faults_end(&heap) == 0, "%s", heap.first_error);
     tiny_free(&t);
 }
 
 /* Everything once, with every allocation, mapping, read and thread start failing in turn. */
-static nova_result whole_life(const char *path, bool to_memory, fault_heap *heap, nova_error *error) {
+static nova_result whole_life(const char *path, bool to_memory, faults *heap, nova_error *error) {
     nova_model_desc  md;
     nova_engine_desc ed = engine_desc(64, 2);
     nova_message     message;
@@ -483,7 +486,7 @@ static nova_result whole_life(const char *path, bool to_memory, fault_heap *heap
     memset(&chat, 0, sizeof chat);
     md.path           = path;
     md.read_to_memory = to_memory;
-    md.alloc          = fault_heap_alloc;
+    md.alloc          = faults_alloc;
     md.alloc_user     = heap;
     message.role      = "user";
     message.content   = "ab a";
@@ -501,30 +504,31 @@ static nova_result whole_life(const char *path, bool to_memory, fault_heap *heap
 }
 
 static void test_faults(void) {
+    static const char *const kinds[] = {"allocation", "map", "read", "thread", "mutex"};
     tiny        t;
     const char *path = "build/test_session.gguf";
     tiny_make(&t, 1, false);
-    CHECK(gguf_writer_save(&t.file, path), "cannot write %s", path);
+    CHECK(gw_save(&t.file, path), "cannot write %s", path);
     for (int to_memory = 0; to_memory < 2; to_memory++) {
-        for (int kind = 0; kind < FAULT_KINDS; kind++) {
-            uint64_t n = 1;
+        for (size_t kind = 0; kind < COUNT_OF(kinds); kind++) {
+            long n = 1;
             for (; n < 10000; n++) {
-                fault_heap  heap;
-                nova_error  error;
-                fault_heap_init(&heap, kind == FAULT_ALLOC ? n : 0);
-                fault_set((fault_kind)kind, kind == FAULT_ALLOC ? 0 : n);
+                faults     heap;
+                nova_error error;
+                faults_init(&heap, kind == 0 ? n : 0);
+                fault_arm(kind ? kinds[kind] : NULL, n);
                 nova_result result = whole_life(path, to_memory != 0, &heap, &error);
-                bool        hit = kind == FAULT_ALLOC ? heap.failed : fault_hit();
-                fault_set((fault_kind)kind, 0);
-                CHECK(fault_heap_end(&heap), "fault %d number %llu leaks", kind, (unsigned long long)n);
-                if (!hit) {
+                long        hits = kind ? fault_armed.hits : heap.failed;
+                fault_arm(NULL, 0);
+                CHECK(faults_end(&heap) == 0, "%s number %ld: %s", kinds[kind], n, heap.first_error);
+                if (!hits) {
                     CHECK(result == NOVA_OK, "without a fault: %s", error.message);
                     break;
                 }
-                CHECK(result < 0 && error.code == result && error.message[0], "fault %d number %llu: %s", kind,
-                      (unsigned long long)n, nova_result_text(result));
+                CHECK(result < 0 && error.code == result && error.message[0], "%s number %ld: %s", kinds[kind], n,
+                      nova_result_text(result));
             }
-            printf("%s, fault kind %d: %llu points\n", to_memory ? "read" : "mapped", kind, (unsigned long long)n - 1);
+            printf("%s: %ld points of failure of kind %s\n", to_memory ? "read" : "mapped", n - 1, kinds[kind]);
         }
     }
     remove(path);

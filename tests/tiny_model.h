@@ -17,6 +17,8 @@ typedef struct tiny {
     float     *embd, *norm, *head;
     tiny_layer layers[TINY_LAYERS];
     gguf_writer file;
+    unsigned char *bytes;   /* the file */
+    size_t     n_bytes;
 } tiny;
 
 static float *tiny_random(size_t n, float scale, float around) {
@@ -30,14 +32,14 @@ static float *tiny_matrix(tiny *t, const char *name, uint32_t n_in, uint32_t n_o
     uint64_t ne[2];
     ne[0] = n_in;
     ne[1] = n_out;
-    gguf_writer_tensor(&t->file, name, TYPE_F32, 2, ne, w, (size_t)n_in * n_out * sizeof *w);
+    gw_tensor(&t->file, name, TYPE_F32, 2, ne, w, (size_t)n_in * n_out * sizeof *w);
     return w;
 }
 
 static float *tiny_vector(tiny *t, const char *name, uint32_t n) {
     float   *w = tiny_random(n, 0.5f, 1.0f);
     uint64_t ne = n;
-    gguf_writer_tensor(&t->file, name, TYPE_F32, 1, &ne, w, n * sizeof *w);
+    gw_tensor(&t->file, name, TYPE_F32, 1, &ne, w, n * sizeof *w);
     return w;
 }
 
@@ -53,27 +55,27 @@ static void tiny_vocabulary(tiny *t) {
         scores[i] = i < 259 ? 0.0f : -(float)(i - 258);
         types[i]  = i == 0 ? 2 : i < 3 ? 3 : i < 259 ? 6 : 1;
     }
-    gguf_writer_str(&t->file, "tokenizer.ggml.model", "llama");
-    gguf_writer_strings(&t->file, "tokenizer.ggml.tokens", tokens, TINY_VOCAB);
-    gguf_writer_array(&t->file, "tokenizer.ggml.scores", GGUF_F32, scores, TINY_VOCAB);
-    gguf_writer_array(&t->file, "tokenizer.ggml.token_type", GGUF_I32, types, TINY_VOCAB);
-    gguf_writer_u32(&t->file, "tokenizer.ggml.bos_token_id", 1);
-    gguf_writer_u32(&t->file, "tokenizer.ggml.eos_token_id", 2);
-    gguf_writer_bool(&t->file, "tokenizer.ggml.add_bos_token", true);
-    gguf_writer_str(&t->file, "tokenizer.chat_template",
+    gw_str(&t->file, "tokenizer.ggml.model", "llama");
+    gw_array_str(&t->file, "tokenizer.ggml.tokens", tokens, NULL, TINY_VOCAB);
+    gw_array(&t->file, "tokenizer.ggml.scores", GW_F32, scores, TINY_VOCAB);
+    gw_array(&t->file, "tokenizer.ggml.token_type", GW_I32, types, TINY_VOCAB);
+    gw_u32(&t->file, "tokenizer.ggml.bos_token_id", 1);
+    gw_u32(&t->file, "tokenizer.ggml.eos_token_id", 2);
+    gw_bool(&t->file, "tokenizer.ggml.add_bos_token", true);
+    gw_str(&t->file, "tokenizer.chat_template",
                     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
 }
 
 static void tiny_u32(tiny *t, const char *key, uint32_t v) {
     char name[80];
     snprintf(name, sizeof name, "%s.%s", t->arcee ? "arcee" : "llama", key);
-    gguf_writer_u32(&t->file, name, v);
+    gw_u32(&t->file, name, v);
 }
 
 static void tiny_f32(tiny *t, const char *key, float v) {
     char name[80];
     snprintf(name, sizeof name, "%s.%s", t->arcee ? "arcee" : "llama", key);
-    gguf_writer_f32(&t->file, name, v);
+    gw_f32(&t->file, name, v);
 }
 
 /* Shapes come from the seed. n_layer at most TINY_LAYERS. */
@@ -88,9 +90,9 @@ static void tiny_make(tiny *t, uint32_t n_layer, bool arcee) {
     t->n_ff      = 40 + 8 * test_below(10);
     t->n_vocab   = TINY_VOCAB;
     t->n_ctx     = 1024;
-    gguf_writer_init(&t->file);
-    gguf_writer_str(&t->file, "general.architecture", arcee ? "arcee" : "llama");
-    gguf_writer_str(&t->file, "general.name", "tiny");
+    gw_init(&t->file);
+    gw_str(&t->file, "general.architecture", arcee ? "arcee" : "llama");
+    gw_str(&t->file, "general.name", "tiny");
     tiny_u32(t, "context_length", t->n_ctx);
     tiny_u32(t, "embedding_length", t->n_embd);
     tiny_u32(t, "block_count", n_layer);
@@ -119,11 +121,12 @@ static void tiny_make(tiny *t, uint32_t n_layer, bool arcee) {
     }
     t->norm = tiny_vector(t, "output_norm.weight", t->n_embd);
     t->head = tiny_matrix(t, "output.weight", t->n_embd, t->n_vocab, 2.0f);
-    gguf_writer_end(&t->file);
+    t->bytes = gw_exact(&t->file, &t->n_bytes);
 }
 
 static void tiny_free(tiny *t) {
-    gguf_writer_free(&t->file);
+    gw_free(&t->file);
+    free(t->bytes);
     free(t->embd), free(t->norm), free(t->head);
     for (uint32_t i = 0; i < t->n_layer; i++) {
         tiny_layer *l = &t->layers[i];

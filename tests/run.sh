@@ -208,6 +208,35 @@ part_msvcrun() {
     "$wine" "$OUT/msvcrun.$NAME.exe"
 }
 
+# The command line as other systems see it: the logits of a small model are those of this system's build.
+part_abroad() {
+    local small=$NOVA_TEST_DATA/models/relu2-8m-f16.gguf exe=$OUT/abroad.$1.exe qemu runner=()
+    [ -e "$small" ] || skip_all "no $small"
+    need_nova
+    case $1 in
+    wine)
+        need_wine
+        build x86_64-w64-mingw32-gcc -O2 -I. examples/nova.c nova.c -o "$exe" -static
+        runner=("$wine" "$exe")
+        ;;
+    arm64)
+        have aarch64-linux-gnu-gcc || skip_all "no aarch64-linux-gnu-gcc"
+        qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || skip_all "no qemu-aarch64"
+        build aarch64-linux-gnu-gcc -O2 -I. examples/nova.c nova.c -o "$exe" $LIBS
+        runner=("$qemu" -L /usr/aarch64-linux-gnu "$exe")
+        ;;
+    oldcpu)  # x86-64 as it was in 2003: the very program that make builds, which must ask before it uses anything newer
+        [ "$(uname -m)" = x86_64 ] || skip_all "not an x86-64 system"
+        qemu=$(command -v qemu-x86_64 || command -v qemu-x86_64-static) || skip_all "no qemu-x86_64"
+        runner=("$qemu" -cpu Opteron_G1 build/nova)
+        ;;
+    esac
+    check "here" build/nova logits -m "$small" --ids 1,300,20,4000,7,81,256,99 -o "$OUT/abroad.$1.here"
+    check "there" "${runner[@]}" logits -m "$small" --ids 1,300,20,4000,7,81,256,99 -o "$OUT/abroad.$1.there"
+    check "the same" python3 tests/same_logits.py "$OUT/abroad.$1.there" "$OUT/abroad.$1.here"
+    finish
+}
+
 # build.bat under Wine's cmd, once for each compiler it knows. Fakes note how they are called; MinGW's call is then made.
 part_batch() {
     need_wine
@@ -323,6 +352,7 @@ parts() {
         echo "strict $lang"
     done
     echo symbols; echo embed; echo msvc; echo cli; echo readme; echo batch
+    printf 'abroad %s\n' wine arm64 oldcpu
     for n in $(names test_ .c); do
         printf '%s\n' "unit $n" "asan $n" "wine $n" "msvcrun $n" "arm64 $n"
         case " $THREADED " in *" $n "*) echo "tsan $n" ;; esac

@@ -13,7 +13,15 @@
 #include "quant.h"
 
 #ifdef NOVA_X86
+#if defined(__GNUC__) && !defined(__clang__)   /* gcc 12's own header: an undefined vector initialised by itself (PR 105593) */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
+#pragma GCC diagnostic pop
+#else
+#include <immintrin.h>
+#endif
 #endif
 
 typedef enum cpu_level { CPU_PLAIN = 0, CPU_AVX2 = 1, CPU_AVX512 = 2, CPU_LEVELS } cpu_level;

@@ -1,0 +1,174 @@
+/* How fast is the matmul for many columns? Measures the processor's peak first, then every type's share of it.
+ *
+ *     bench_wide [-l LEVEL] [TYPE ...]     level 0, 1, 2; by default the best that the processor has, and all types
+ *
+ * Every number is the best of some runs, so that what else the machine does at times counts little. */
+#ifndef NOVA_C
+#define NOVA_C "../nova.c"
+#endif
+#include NOVA_C
+
+#define REPEATS     7
+#define MAX_THREADS 2
+
+typedef struct shape { uint32_t n_in, n_out, n_col; } shape;
+static const shape SHAPES[] = { { 4096, 4096, 512 }, { 2048, 8192, 512 }, { 576, 1536, 512 }, { 1536, 576, 128 } };
+
+static double seconds(void) { return (double)clock_ns() * 1e-9; }
+
+/* ---- Peaks: twelve independent chains of one instruction, nothing but registers ---- */
+
+#if defined(NOVA_X86) && defined(__GNUC__)
+#define TWELVE(before, after)                                                                                     \
+    before "0" after before "1" after before "2" after before "3" after before "4" after before "5" after         \
+    before "6" after before "7" after before "8" after before "9" after before "10" after before "11" after
+#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm15"
+#define LOOPS 1000000
+
+/* Operations a second, in Gop/s, of instructions that do `operations` each on registers of the kind `r`. */
+#define PEAK(name, target, r, begin, chain, operations)                                   \
+    target static double name(void) {                                                     \
+        uint32_t v = 0x3c3c3c3cu; /* 0.0115 as a float, 60 as a byte */                   \
+        __asm__ volatile("vmovd %0, %%xmm15\nvpbroadcastd %%xmm15, %%" r "15\n" begin : : "r"(v) : CLOBBERS); \
+        double t = seconds();                                                             \
+        for (int i = 0; i < LOOPS; i++) __asm__ volatile(chain : : : CLOBBERS);           \
+        return 12.0 * (operations) * LOOPS * 1e-9 / (seconds() - t);                      \
+    }
+PEAK(peak_int8_avx512, NOVA_TARGET_AVX512, "zmm", TWELVE("vmovdqa64 %%zmm15, %%zmm", "\n"),
+     TWELVE("vpdpbusd %%zmm15, %%zmm15, %%zmm", "\n"), 128)
+PEAK(peak_float_avx512, NOVA_TARGET_AVX512, "zmm", TWELVE("vmovdqa64 %%zmm15, %%zmm", "\n"),
+     TWELVE("vfmadd231ps %%zmm15, %%zmm15, %%zmm", "\n"), 32)
+/* vpmaddubsw, whose products somebody must add */
+PEAK(peak_int8_avx2, NOVA_TARGET_AVX2, "ymm", TWELVE("vmovdqa %%ymm15, %%ymm", "\n"),
+     TWELVE("vpmaddubsw %%ymm15, %%ymm15, %%ymm14\nvpaddw %%ymm14, %%ymm15, %%ymm", "\n"), 64)
+PEAK(peak_float_avx2, NOVA_TARGET_AVX2, "ymm", TWELVE("vmovdqa %%ymm15, %%ymm", "\n"),
+     TWELVE("vfmadd231ps %%ymm15, %%ymm15, %%ymm", "\n"), 16)
+static double (*const PEAKS[CPU_LEVELS][2])(void) = {
+    { NULL, NULL }, { peak_float_avx2, peak_int8_avx2 }, { peak_float_avx512, peak_int8_avx512 }
+};
+#else
+static double (*const PEAKS[CPU_LEVELS][2])(void) = { { NULL } };
+#endif
+
+static double peak(cpu_level level, uint32_t form) {
+    double best = 0;
+    for (int i = 0; i < 20 && PEAKS[level][form]; i++) {
+        double p = PEAKS[level][form]();
+        best = p > best ? p : best;
+    }
+    return best;
+}
+
+/* ---- A matmul on some threads ---- */
+
+typedef struct job {
+    cpu_level      level;
+    const weight  *w;
+    const uint8_t *input;
+    size_t         n_col;
+    float         *out;
+    uint32_t       begin, end;
+    void          *scratch;
+    atomic_int32  *gate;
+} job;
+
+static void job_run(void *arg) {
+    job *j = (job *)arg;
+    atomic_add(j->gate, -1);
+    while (atomic_load_acquire(j->gate) > 0) cpu_pause();
+    wide_matmul(j->level, j->w, j->input, j->n_col, NULL, j->begin, j->end, j->out, j->w->n_out, j->scratch);
+}
+
+static void *aligned(size_t size) {
+    char *p = (char *)malloc(size + 64);
+    if (!p) exit(1);
+    return p + (64 - (uintptr_t)p % 64) % 64;   /* the process frees it */
+}
+
+static double matmul_seconds(cpu_level level, const weight *w, const uint8_t *input, size_t n_col, float *out, uint32_t n) {
+    uint32_t unit = wide_panel_rows(level, w->type, w->n_in), units = (w->n_out + unit - 1) / unit;
+    static void *scratch[MAX_THREADS];
+    double best = 1e9;
+    for (uint32_t i = 0; i < n; i++)
+        if (!scratch[i]) scratch[i] = aligned((size_t)4 << 20);
+    for (int k = 0; k < REPEATS; k++) {
+        thread       threads[MAX_THREADS];
+        job          jobs[MAX_THREADS];
+        atomic_int32 gate;
+        atomic_store_release(&gate, (int32_t)n);
+        for (uint32_t i = 0; i < n; i++) {
+            job j = { level, w, input, n_col, out, units * i / n * unit, (uint32_t)size_min(w->n_out, units * (i + 1) / n * unit),
+                      scratch[i], &gate };
+            jobs[i] = j;
+            if (i && !thread_start(&threads[i], job_run, &jobs[i])) exit(1);
+        }
+        while (atomic_load_acquire(&gate) > 1) cpu_pause();
+        double t = seconds();
+        job_run(&jobs[0]);
+        for (uint32_t i = 1; i < n; i++) thread_join(&threads[i]);
+        t = seconds() - t;
+        best = t < best ? t : best;
+    }
+    return best;
+}
+
+static uint8_t *random_weights(const type_info *info, size_t bytes) {
+    uint8_t *p = (uint8_t *)aligned(bytes);
+    uint64_t z = 1;
+    for (size_t i = 0; i < bytes; i++) p[i] = (uint8_t)((z = z * 6364136223846793005u + 1442695040888963407u) >> 56);
+    /* Where halves or floats may lie: no infinities, no NaN, no subnormals. */
+    for (size_t i = 0; i < bytes; i += info->block_bytes) {
+        if (info->block_bytes <= 4) p[i + info->block_bytes - 1] = 0x2c;
+        p[i + 1] = info->block_bytes == 4 ? p[i + 1] : 0x2c;
+        if (info->block_bytes == 20 || info->block_bytes == 24 || info->block_bytes == 144 || info->block_bytes == 176) p[i + 3] = 0x2c;
+        if (info->block_bytes == 210) p[i + 209] = 0x2c;
+    }
+    return p;
+}
+
+static void measure(cpu_level level, uint32_t type, const double *peaks) {
+    printf("%-5s", type_of(type)->name);
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) {
+        const shape *z    = &SHAPES[s];
+        uint32_t     form = wide_form(type);
+        weight       w    = { type, z->n_in, z->n_out, type_row_bytes(type, z->n_in), NULL };
+        w.data = random_weights(type_of(type), w.row_bytes * w.n_out);
+        float   *x     = (float *)aligned(sizeof(float) * z->n_in * z->n_col);
+        float   *out   = (float *)aligned(sizeof(float) * z->n_out * z->n_col);
+        uint8_t *input = (uint8_t *)aligned(wide_input_bytes(level, form, z->n_in, z->n_col));
+        for (size_t i = 0; i < (size_t)z->n_in * z->n_col; i++) x[i] = (float)(i * 2654435761u % 2001) / 1000.0f - 1.0f;
+        double prepare = 1e9;
+        for (int i = 0; i < 3; i++) {
+            double t = seconds();
+            wide_prepare(level, form, x, z->n_in, NULL, z->n_in, z->n_col, 0, wide_tiles(level, form, z->n_col), input);
+            t = seconds() - t;
+            prepare = t < prepare ? t : prepare;
+        }
+        double operations = 2e-9 * z->n_in * z->n_out * (double)z->n_col;
+        for (uint32_t n = 1; n <= MAX_THREADS; n++) {
+            double speed = operations / matmul_seconds(level, &w, input, z->n_col, out, n);
+            printf(" %7.1f", speed);
+            if (peaks[form] > 0) printf(" %4.1f%%", 100 * speed / (n * peaks[form]));
+        }
+        printf(" (%4.1f%%)", 100 * prepare * peaks[form] / operations);
+        fflush(stdout);
+    }
+    printf("\n");
+}
+
+int main(int argc, char **argv) {
+    cpu_level level = cpu_level_of(cpu_features());
+    int       i     = 1;
+    if (argc > 2 && strcmp(argv[1], "-l") == 0) level = (cpu_level)atoi(argv[2]), i = 3;
+    double peaks[2] = { peak(level, 0), peak(level, 1) };
+    printf("level %d, peak of one thread: int8 %.1f, float %.1f Gop/s\n", (int)level, peaks[1], peaks[0]);
+    printf("Gop/s and share of the peak with 1 and 2 threads (packing the columns, in the same share of one thread)\n");
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) printf("  %u x %u x %u  ", SHAPES[s].n_in, SHAPES[s].n_out, SHAPES[s].n_col);
+    printf("\n");
+    for (uint32_t type = 0; type < TYPE_LIMIT; type++) {
+        bool wanted = i >= argc && type_of(type)->name;
+        for (int k = i; k < argc; k++) wanted = wanted || type_by_name(argv[k]) == (int)type;
+        if (wanted) measure(level, type, peaks);
+    }
+    return 0;
+}

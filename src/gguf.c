@@ -130,14 +130,24 @@ static nova_result gguf_check_bools(gguf_reader *r, const uint8_t *p, uint64_t n
     return NOVA_OK;
 }
 
-/* Passes over `n` values of a type that is no array. */
+/* Passes over n strings: a vocabulary has half a million of them. */
+static nova_result gguf_skip_strings(gguf_reader *r, uint64_t n) {
+    size_t at = r->at;
+    for (; n; n--) {
+        if (r->size - at < 8) break;
+        uint64_t length = load_u64(r->data + at);
+        if (length > r->size - at - 8) break;
+        at += 8 + (size_t)length;
+    }
+    r->at = at;
+    str s;
+    return n ? gguf_string(r, &s, "string") : NOVA_OK;   /* which says what is wrong with the next */
+}
+
+/* Passes over n values of a type that is no array. */
 static nova_result gguf_skip(gguf_reader *r, uint32_t type, uint64_t n) {
     nova_result result = NOVA_OK;
-    if (type == GGUF_STRING) {
-        str s;
-        for (uint64_t i = 0; i < n && result == NOVA_OK; i++) result = gguf_string(r, &s, "string");
-        return result;
-    }
+    if (type == GGUF_STRING) return gguf_skip_strings(r, n);
     uint64_t size = gguf_types[type].size;
     if (n > gguf_left(r) / size)
         return gguf_fail(r, NOVA_ERROR_FORMAT, r->at, "its value runs over the file's end");
@@ -168,7 +178,7 @@ static nova_result gguf_array_head(gguf_reader *r, uint32_t *item, uint64_t *n) 
 
 /* Passes over an array's items; `left` counts, per depth, the arrays that are still to come. */
 static nova_result gguf_skip_items(gguf_reader *r, uint32_t item, uint64_t n) {
-    uint64_t left[GGUF_DEPTH_MOST];
+    uint64_t left[GGUF_DEPTH_MOST - 1];   /* the innermost array holds values */
     uint32_t depth = 0;
     if (item != GGUF_ARRAY) return gguf_skip(r, item, n);
     left[0] = n;
@@ -184,7 +194,7 @@ static nova_result gguf_skip_items(gguf_reader *r, uint32_t item, uint64_t n) {
         if (item != GGUF_ARRAY) {
             result = gguf_skip(r, item, n);
             if (result != NOVA_OK) return result;
-        } else if (depth + 1 < GGUF_DEPTH_MOST) {
+        } else if (depth + 1 < COUNT_OF(left)) {
             left[++depth] = n;
         } else {
             return gguf_fail(r, NOVA_ERROR_FORMAT, at, "arrays are nested deeper than %d", GGUF_DEPTH_MOST);
@@ -548,6 +558,16 @@ static bool gguf_strings_next(gguf_strings *s, str *out) {
 
 typedef struct printer { char *p; size_t n, size; } printer;
 
+/* How many of the n bytes are whole characters: a character of UTF-8 that was cut at the end is left out. */
+static size_t whole_characters(const char *p, size_t n) {
+    size_t start = n, back = 0;
+    while (start > 0 && back < 3 && ((unsigned char)p[start - 1] & 0xC0) == 0x80) start--, back++;
+    if (start == 0) return n;
+    unsigned char lead = (unsigned char)p[start - 1];
+    size_t        need = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    return back + 1 < need ? start - 1 : n;
+}
+
 static void print_bytes(printer *o, const char *p, size_t n) {
     n = size_min(n, o->size - 1 - o->n);
     for (size_t i = 0; i < n; i++) {
@@ -556,14 +576,23 @@ static void print_bytes(printer *o, const char *p, size_t n) {
     }
 }
 
-/* Numbers have a point in every language the host may have chosen. */
+/* The shortest text that reads back as the same number; with a point in every language the host may have chosen. */
+static void print_real(double d, bool single, char text[40]) {
+    int digits = single ? 6 : 15, most = single ? 9 : 17;
+    for (; digits <= most; digits++) {
+        snprintf(text, 40, "%.*g", digits, d);
+        double back = strtod(text, NULL);
+        if (single ? (float)back == (float)d : back == d) break;
+    }
+    for (char *c = text; *c; c++)
+        if (*c == ',') *c = '.';
+}
+
 static void print_number(printer *o, gguf_type type, const uint8_t *p) {
     char        text[40];
     gguf_number n = gguf_number_at(type, p);
-    if (n.is_int) snprintf(text, sizeof text, "%s%llu", n.negative ? "-" : "", (unsigned long long)n.magnitude);
-    else snprintf(text, sizeof text, type == GGUF_F32 ? "%.9g" : "%.17g", n.real);
-    for (char *c = text; *c; c++)
-        if (*c == ',') *c = '.';
+    if (!n.is_int) print_real(n.real, type == GGUF_F32, text);
+    else snprintf(text, sizeof text, "%s%llu", n.negative ? "-" : "", (unsigned long long)n.magnitude);
     print_bytes(o, text, strlen(text));
 }
 
@@ -574,28 +603,29 @@ static void print_scalar(printer *o, gguf_type type, const uint8_t *p) {
     else print_number(o, type, p);
 }
 
+/* A string among others: its start is enough. */
+static void print_quoted(printer *o, const char *p, size_t n) {
+    size_t cut = size_min(n, 48);
+    if (cut < n) cut = whole_characters(p, cut);
+    print_bytes(o, "\"", 1);
+    print_bytes(o, p, cut);
+    print_bytes(o, cut < n ? "...\"" : "\"", cut < n ? 4 : 1);
+}
+
 static void print_array(printer *o, const gguf_value *v) {
-    const uint64_t shown = 8;
-    const size_t   string_most = 48;
-    char     head[64];
-    uint64_t n = v->item == GGUF_ARRAY ? 0 : v->n < shown ? v->n : shown;
+    char           head[64];
+    uint64_t       n = v->item == GGUF_ARRAY ? 0 : v->n < 8 ? v->n : 8;   /* items that are shown */
     const uint8_t *p = v->data;
     snprintf(head, sizeof head, "%llu x %s", (unsigned long long)v->n, gguf_types[v->item].name);
     print_bytes(o, head, strlen(head));
     for (uint64_t i = 0; i < n; i++) {
+        size_t length = v->item == GGUF_STRING ? (size_t)load_u64(p) : 0;
         print_bytes(o, i ? ", " : ": ", 2);
-        if (v->item == GGUF_STRING) {
-            size_t length = (size_t)load_u64(p);
-            print_bytes(o, "\"", 1);
-            print_bytes(o, (const char *)p + 8, size_min(length, string_most));
-            print_bytes(o, "\"", 1);
-            p += 8 + length;
-        } else {
-            print_scalar(o, v->item, p);
-            p += gguf_types[v->item].size;
-        }
+        if (v->item == GGUF_STRING) print_quoted(o, (const char *)p + 8, length);
+        else print_scalar(o, v->item, p);
+        p += gguf_least(v->item) + length;
     }
-    if (n < v->n) print_bytes(o, n ? ", ..." : "", n ? 5 : 0);
+    if (n && n < v->n) print_bytes(o, ", ...", 5);
 }
 
 static void gguf_print(const gguf_value *v, char *text, size_t size) {
@@ -606,10 +636,6 @@ static void gguf_print(const gguf_value *v, char *text, size_t size) {
     o.size = size;
     if (v->type == GGUF_ARRAY) print_array(&o, v);
     else print_scalar(&o, v->type, v->data);
-    if (o.n == size - 1) {   /* perhaps cut: no part of a character may stay */
-        size_t n = o.n;
-        while (n > 0 && ((unsigned char)text[n - 1] & 0xC0) == 0x80) n--;
-        if (n > 0 && (unsigned char)text[n - 1] >= 0xC0) o.n = n - 1;
-    }
+    if (o.n == size - 1) o.n = whole_characters(text, o.n);
     text[o.n] = 0;
 }

@@ -450,7 +450,7 @@ static nova_result file_load(file_map *f, os_file file, const host *h, const cha
 
 static nova_result file_open(file_map *f, const host *h, const char *path, bool to_memory,
                              nova_progress_fn progress, void *progress_user, nova_error *error) {
-    os_file file;
+    os_file file = (os_file)0;
     memset(f, 0, sizeof *f);
     nova_result r = file_open_handle(&file, &f->size, h, path, error);
     if (r != NOVA_OK) return r;

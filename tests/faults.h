@@ -14,6 +14,14 @@
 #ifndef NOVA_FAULTS_H
 #define NOVA_FAULTS_H
 
+/* What nova.c would tell the system's headers, were it the first to include them. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#if defined(__MINGW32__) && !defined(__USE_MINGW_ANSI_STDIO)
+#define __USE_MINGW_ANSI_STDIO 1
+#endif
+
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

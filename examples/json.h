@@ -115,6 +115,7 @@ static bool json_is_plain(char c) { return c >= 0x20 && c < 0x7f && c != '"' && 
 
 /* ---- Writing. `key` is NULL inside arrays and at the top. ---- */
 
+/* ASCII and C1 controls are escaped for terminals, what Unicode takes for a line's end for readers of lines. */
 static void json_string(text *t, const char *p, size_t n) {
     text_char(t, '"');
     for (size_t i = 0; i < n;) {
@@ -134,8 +135,11 @@ static void json_string(text *t, const char *p, size_t n) {
         } else {
             bool   valid;
             size_t length = utf8_next(p + i, n - i, &valid);
-            if (valid) text_add(t, p + i, length);
-            else text_put(t, UTF8_REPLACEMENT);
+            if (!valid) text_put(t, UTF8_REPLACEMENT);
+            else if (c == 0xc2 && (unsigned char)p[i + 1] < 0xa0) text_printf(t, "\\u00%02x", p[i + 1] & 0xff);
+            else if (length == 3 && memcmp(p + i, "\xe2\x80\xa8", 3) == 0) text_put(t, "\\u2028");
+            else if (length == 3 && memcmp(p + i, "\xe2\x80\xa9", 3) == 0) text_put(t, "\\u2029");
+            else text_add(t, p + i, length);
             i += length;
         }
     }

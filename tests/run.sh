@@ -175,8 +175,11 @@ part_arm64() {
 msvc() {
     local wine=/usr/include/wine/wine resources
     resources=$(clang -print-resource-dir)
+    # Microsoft's NAN and INFINITY are constants; Wine's are not.
+    mkdir -p $OUT/msvc
+    printf '#include_next <math.h>\n#undef NAN\n#undef INFINITY\n#define NAN __builtin_nanf("")\n#define INFINITY __builtin_inff()\n' >$OUT/msvc/math.h
     build clang --target=x86_64-pc-windows-msvc -U__clang__ -fms-compatibility-version=19.29 -nostdlibinc \
-        -isystem "$resources/include" -isystem $wine/msvcrt -isystem $wine/windows -D_UCRT \
+        -isystem $OUT/msvc -isystem "$resources/include" -isystem $wine/msvcrt -isystem $wine/windows -D_UCRT \
         -Wall -Wextra -Wpedantic -Wvla -Werror "$@"
 }
 need_msvc() {
@@ -204,7 +207,9 @@ part_msvcrun() {
         flags+=("-m${set/_/}")
     done
     msvc -std=c11 -O1 -w -ffp-contract=off "${flags[@]}" $TEST -c "tests/test_$NAME.c" -o "$OUT/msvcrun.$NAME.obj"
-    build x86_64-w64-mingw32-gcc "$OUT/msvcrun.$NAME.obj" -o "$OUT/msvcrun.$NAME.exe" -lsynchronization -lucrt
+    # The stack probe has another name in MinGW; both keep every register.
+    build x86_64-w64-mingw32-gcc "$OUT/msvcrun.$NAME.obj" -o "$OUT/msvcrun.$NAME.exe" -lsynchronization -lucrt \
+        -Wl,--undefined=___chkstk_ms,--defsym=__chkstk=___chkstk_ms
     "$wine" "$OUT/msvcrun.$NAME.exe"
 }
 
@@ -401,7 +406,7 @@ run_one() {
         }'
         if [ "$f" != 0 ]; then
             [ -z "$why" ] || echo "    $why"
-            tail -n 200 "$log" | sed 's/^/    | /'
+            tail -n 200 "$log" | cut -c 1-400 | sed 's/^/    | /'
         elif [ "$s" != 0 ]; then
             tr -d '\r' <"$log" | sed -n 's/^\(.*: \)\{0,1\}skipped: /    skipped: /p' | sort -u | head -n 5
         fi

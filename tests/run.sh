@@ -175,11 +175,12 @@ part_arm64() {
 msvc() {
     local wine=/usr/include/wine/wine resources
     resources=$(clang -print-resource-dir)
-    # Microsoft's NAN and INFINITY are constants; Wine's are not.
+    # Microsoft's NAN and INFINITY are constants, and its signal.h has sig_atomic_t.
     mkdir -p $OUT/msvc
     printf '#include_next <math.h>\n#undef NAN\n#undef INFINITY\n#define NAN __builtin_nanf("")\n#define INFINITY __builtin_inff()\n' >$OUT/msvc/math.h
+    printf '#include_next <signal.h>\ntypedef int sig_atomic_t;\n' >$OUT/msvc/signal.h
     build clang --target=x86_64-pc-windows-msvc -U__clang__ -fms-compatibility-version=19.29 -nostdlibinc \
-        -isystem $OUT/msvc -isystem "$resources/include" -isystem $wine/msvcrt -isystem $wine/windows -D_UCRT \
+        -isystem $OUT/msvc -isystem "$resources/include" -isystem $wine/msvcrt -isystem $wine/windows -D_UCRT -DWINE_UNICODE_NATIVE \
         -Wall -Wextra -Wpedantic -Wvla -Werror "$@"
 }
 need_msvc() {

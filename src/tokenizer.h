@@ -6,17 +6,20 @@
 
 typedef struct tokenizer tokenizer;
 
-/* Builds from the tokenizer.ggml.* keys. Everything goes into the arena; token texts stay in the file.
+/* Builds from the tokenizer.ggml.* keys. Everything goes into the arena; token texts stay in the file. `h` gives memory
+ * that is returned before the end.
  * Hostile input: lengths of arrays that disagree, ids out of range, merges of unknown tokens, malformed byte tokens
  * ("<0x-1>"), huge or empty tokens. Errors: FORMAT, UNSUPPORTED (model or pre-tokenizer: named), MEMORY. */
 static nova_result tokenizer_open(tokenizer **out, arena *a, const host *h, const gguf *g, nova_error *error);
 
 static uint32_t tokenizer_n_vocab(const tokenizer *t);
 
-/* `flags` are nova.h's, and TOKENIZER_MARKED: bytes 0xFF in `text` (which no UTF-8 has) are then marks that tokenizer_mark
- * left; they keep a special token from being seen there and are dropped before encoding. Without it 0xFF is a byte as any.
- * Contract of nova_tokenize otherwise. */
-#define TOKENIZER_MARKED ((uint32_t)1 << 30)
+/* A flag beside nova.h's: bytes 0xFF in the text (which no UTF-8 has) are marks that tokenizer_mark left. They keep a
+ * control token from being seen there and are dropped before encoding. */
+#define TOKENIZER_MARKED 0x100u
+
+/* Contract of nova_tokenize. Tokens of the type user-defined are always seen, control tokens with NOVA_PARSE_SPECIAL
+ * alone: the leftmost first, of those the longest. Bytes that are not UTF-8 are kept where the vocabulary has bytes. */
 static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text, uint32_t flags,
                                     int32_t *ids, size_t capacity, size_t *n_ids, nova_error *error);
 
@@ -25,7 +28,8 @@ static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text,
 static bool tokenizer_mark(const tokenizer *t, str text, text_buffer *out);
 
 /* Writes the bytes of one token at most `capacity` of them, and returns how many it has. Control tokens have none unless
- * `special`. A "llama" vocabulary's first token of a text loses its leading space: `first`. */
+ * `special`. A "llama" vocabulary's first token of a text loses its leading space: `first`, which is the first token that
+ * has bytes without it. */
 static size_t tokenizer_piece(const tokenizer *t, int32_t id, bool first, bool special, char *out, size_t capacity);
 static size_t tokenizer_max_piece(const tokenizer *t);   /* bytes of the longest piece */
 static bool   tokenizer_is_end(const tokenizer *t, int32_t id);

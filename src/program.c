@@ -59,7 +59,7 @@ static void rope_fill(const rope_table *t, int64_t position, double magnitude, f
 
 /* ---- Rows ---- */
 
-static op *emit(program *p, op_kind kind, uint32_t layer, buffer_id src, buffer_id dst) {
+static op *emit_op(program *p, op_kind kind, uint32_t layer, buffer_id src, buffer_id dst) {
     op *o = &p->ops[p->n_ops++];
     memset(o, 0, sizeof *o);
     o->kind   = kind;
@@ -70,7 +70,7 @@ static op *emit(program *p, op_kind kind, uint32_t layer, buffer_id src, buffer_
 }
 
 static op *emit_norm(program *p, const nova_model *m, uint32_t layer, const model_tensor *t) {
-    op *o = emit(p, OP_NORM, layer, BUF_X, BUF_NORMED);
+    op *o = emit_op(p, OP_NORM, layer, BUF_X, BUF_NORMED);
     o->norm    = m->kind->norm;
     o->vec     = t->vec;
     o->bias[0] = t->bias;
@@ -85,7 +85,7 @@ static void add_weight(op *o, const model_tensor *t, buffer_id dst) {
 }
 
 static op *emit_matmul(program *p, uint32_t layer, buffer_id src, buffer_id dst, const model_tensor *t, op_epilogue e) {
-    op *o = emit(p, OP_MATMUL, layer, src, dst);
+    op *o = emit_op(p, OP_MATMUL, layer, src, dst);
     o->epilogue = e;
     add_weight(o, t, dst);
     return o;
@@ -97,8 +97,8 @@ static void emit_attention(program *p, const nova_model *m, uint32_t il) {
     op *qkv = emit_matmul(p, il, BUF_NORMED, BUF_Q, LAYER_TENSOR(l, ATTN_Q), EPILOGUE_NONE);
     add_weight(qkv, LAYER_TENSOR(l, ATTN_K), BUF_K);
     add_weight(qkv, LAYER_TENSOR(l, ATTN_V), BUF_V);
-    emit(p, OP_STORE, il, BUF_Q, BUF_Q);
-    emit(p, OP_ATTEND, il, BUF_Q, BUF_ATT);
+    emit_op(p, OP_STORE, il, BUF_Q, BUF_Q);
+    emit_op(p, OP_ATTEND, il, BUF_Q, BUF_ATT);
 }
 
 static void emit_feed_forward(program *p, const nova_model *m, uint32_t il) {
@@ -118,13 +118,13 @@ static void emit_feed_forward(program *p, const nova_model *m, uint32_t il) {
 #define OPS_OUTSIDE   4
 
 static void emit_all(program *p, const nova_model *m) {
-    op *embed = emit(p, OP_EMBED, 0, BUF_X, BUF_X);
+    op *embed = emit_op(p, OP_EMBED, 0, BUF_X, BUF_X);
     embed->n_w  = 1;
     embed->w[0] = &m->t[ROLE_TOKEN_EMBD].w;
     for (uint32_t il = 0; il < m->n_layer; il++) {
         emit_attention(p, m, il);
         /* Behind the last attention a column no longer serves others: those without logits end here. */
-        if (il + 1 == m->n_layer) emit(p, OP_GATHER, il, BUF_ATT, BUF_X);
+        if (il + 1 == m->n_layer) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
         emit_matmul(p, il, BUF_ATT, BUF_X, LAYER_TENSOR(&m->layers[il], ATTN_OUT), EPILOGUE_ADD);
         emit_feed_forward(p, m, il);
     }

@@ -6,7 +6,6 @@
 #include "sample.h"
 
 #define DEFAULT_SINKS  4
-#define DEFAULT_RECENT 64
 #define NO_TOKEN       (-1)
 
 struct nova_session {
@@ -364,7 +363,7 @@ NOVA_API nova_result nova_session_chat(nova_session *session, const nova_chat *c
 /* ---- Choosing ---- */
 
 /* Appends a token's bytes to what was held back, and lets whole characters out. */
-static void token_text(nova_session *s, int32_t id, bool end, nova_token *token) {
+static void next_text(nova_session *s, int32_t id, bool end, nova_token *token) {
     size_t n = s->n_held_back;
     memcpy(s->text, s->held_back, n);
     n += tokenizer_piece(s->engine->model->tok, id, false, false, s->text + n, s->text_size - n - 1);
@@ -379,7 +378,7 @@ static void token_text(nova_session *s, int32_t id, bool end, nova_token *token)
 
 static nova_result choose(nova_session *s, nova_token *token, nova_error *error) {
     size_t  held   = (size_t)kv_held(&s->seq);
-    size_t  wanted = s->sample.set.repeat_last ? s->sample.set.repeat_last : DEFAULT_RECENT;
+    size_t  wanted = s->sample.set.repeat_last ? s->sample.set.repeat_last : SAMPLE_RECENT;
     size_t  recent = size_min(held, wanted);
     int32_t id     = NO_TOKEN;
     float_mode mode = float_mode_enter();
@@ -388,7 +387,7 @@ static nova_result choose(nova_session *s, nova_token *token, nova_error *error)
     if (result != NOVA_OK) return result;
     s->pending = id;
     bool end = !s->desc.ignore_end && tokenizer_is_end(s->engine->model->tok, id);
-    token_text(s, id, end, token);
+    next_text(s, id, end, token);
     return end ? NOVA_END : NOVA_OK;
 }
 

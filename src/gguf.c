@@ -86,7 +86,8 @@ static nova_result gguf_name(gguf_reader *r, str *out) {
 typedef bool (*gguf_less_fn)(const gguf *g, uint32_t a, uint32_t b);
 
 static int name_order(str a, str b) {
-    int order = memcmp(a.p, b.p, size_min(a.n, b.n));
+    size_t n     = size_min(a.n, b.n);
+    int    order = n ? memcmp(a.p, b.p, n) : 0;
     return order ? order : a.n < b.n ? -1 : a.n > b.n;
 }
 
@@ -503,7 +504,7 @@ static nova_result gguf_get_f32(const gguf *g, const char *key, float *out, nova
     if (!v) return NOVA_OK;
     if (!type_is_number(v->type)) return fail_type(v, key, "a number", error);
     double d = gguf_number_at(v->type, v->data).real;
-    if (!(fabs(d) <= (double)FLT_MAX))
+    if (!f64_is_finite(d) || fabs(d) > (double)FLT_MAX)
         return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "key \"%s\": %g is no finite float", key, d);
     *out = (float)d;
     return NOVA_OK;

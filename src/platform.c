@@ -96,7 +96,8 @@ static bool thread_start(thread *t, void (*fn)(void *arg), void *arg) {
     (void)pthread_attr_setstacksize(&attributes, THREAD_STACK);   /* else the default, which is as good */
     thread_signals(&blocked);
     bool masked  = pthread_sigmask(SIG_SETMASK, &blocked, &before) == 0;
-    bool started = pthread_create(&handle, &attributes, thread_main, t) == 0;
+    bool started = pthread_create(&handle, &attributes, thread_main, t) == 0 ||
+                   pthread_create(&handle, NULL, thread_main, t) == 0;   /* the host's thread-local data is larger */
     if (masked) (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     if (started) t->handle = (uintptr_t)handle;
@@ -177,7 +178,7 @@ static nova_result file_check(int fd, const char *path, size_t *size, nova_error
     return NOVA_OK;
 }
 
-static nova_result file_map_fd(file_map *f, int fd, const char *path, nova_error *error) {
+static nova_result file_map_os(file_map *f, int fd, const char *path, nova_error *error) {
     void *p = NOVA_FAULT("map") ? (errno = ENODEV, MAP_FAILED) : mmap(NULL, f->size, PROT_READ, MAP_SHARED, fd, 0);
     if (p != MAP_FAILED) {
         f->data = (const uint8_t *)p;
@@ -385,7 +386,7 @@ static nova_result file_open_handle(os_file *out, size_t *size, const host *h, c
 }
 
 /* The view keeps the mapping alive: no handle has to be kept. */
-static nova_result file_map_fd(file_map *f, os_file file, const char *path, nova_error *error) {
+static nova_result file_map_os(file_map *f, os_file file, const char *path, nova_error *error) {
     HANDLE mapping = NOVA_FAULT("map") ? NULL : CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
     if (!mapping) return fail_windows(error, path, "cannot be mapped", GetLastError());
     f->data = (const uint8_t *)MapViewOfFile(mapping, FILE_MAP_READ, 0, 0, f->size);
@@ -454,7 +455,7 @@ static nova_result file_open(file_map *f, const host *h, const char *path, bool 
     memset(f, 0, sizeof *f);
     nova_result r = file_open_handle(&file, &f->size, h, path, error);
     if (r != NOVA_OK) return r;
-    r = to_memory ? file_load(f, file, h, path, progress, progress_user, error) : file_map_fd(f, file, path, error);
+    r = to_memory ? file_load(f, file, h, path, progress, progress_user, error) : file_map_os(f, file, path, error);
     file_close_handle(file);
     if (r != NOVA_OK) memset(f, 0, sizeof *f);
     return r;

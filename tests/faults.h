@@ -186,6 +186,7 @@ static inline long faults_end(faults *f) {
     while (f->n_live) faults_drop(f, f->n_live - 1);
     free(f->blocks);
     f->blocks = NULL;
+    f->cap    = 0;
     return f->errors;
 }
 

@@ -127,6 +127,7 @@ static void check_tensors(const gguf *g) {
     CHECK(t && t->n_dims == 1 && t->ne[0] == 5 && t->ne[1] == 1 && t->ne[3] == 1, "bias");
     CHECK(t && t->n_bytes == 10 && memcmp(t->data, "\1\2\3\4\5\6\7\10\11\12", 10) == 0, "its bytes");
     CHECK(!gguf_find_tensor(g, str_c("bia")) && !gguf_find_tensor(g, str_c("bias.")) && !gguf_find(g, str_c("")), "absent");
+    CHECK(!gguf_find_tensor(g, str_of(NULL, 0)), "no name at all");
 }
 
 static void test_right_files(void) {

@@ -23,45 +23,55 @@ static float value_of_key(int32_t key) {
 
 /* ---- Probabilities as integers ----
  *
- * The likeliest token weighs 2^40 (2^31 in a vocabulary so large that a sum could overflow), and one that is t octaves
- * less likely 2^-t of it: a power from a table, between its entries a straight line, which is off by less than 2^-21. */
+ * The likeliest token weighs WEIGHT_ONE, one that is t octaves less likely 2^-t of it: a power from a table, between its
+ * entries a straight line, which is off by less than 2^-21. Weights never grow where logits fall. */
 
 #define POWER_BITS     9u    /* of t's fraction that choose an entry */
 #define FRACTION_BITS  25u   /* of t in all: more than a float has */
-#define POWER_UNIT     31u   /* the entries' */
-#define EXTRA_BITS     9u    /* of a weight */
-#define MOST_OCTAVES   40.0f
-#define N_POWERS       ((1u << POWER_BITS) + 1)
+#define WEIGHT_BITS    39u
+#define WEIGHT_ONE     ((uint64_t)1 << WEIGHT_BITS)
+#define ONE_OCTAVE     33554432.0f   /* 2^FRACTION_BITS */
+#define MOST_OCTAVES   (40 * ONE_OCTAVE)   /* and then it weighs nothing */
+#define MOST_VOCAB     (1u << (63 - WEIGHT_BITS))   /* so that sums do not overflow */
+#define N_POWERS       (1u << POWER_BITS)
 
-/* No exact value lies within 0.002 of the middle between two integers, so every C library gives the same table. */
-static void fill_powers(uint32_t *powers) {
-    for (uint32_t i = 0; i < N_POWERS; i++)
-        powers[i] = (uint32_t)floor(exp2((double)POWER_UNIT - (double)i / (N_POWERS - 1)) + 0.5);
+/* No exact value lies within 0.002 of the middle between two integers, so every C library gives the same one. */
+static uint64_t power_30(uint32_t i) { return (uint64_t)floor(exp2(30.0 - (double)i / N_POWERS) + 0.5); }
+
+/* An entry has the power above and its distance from the next one below. */
+static void fill_powers(uint64_t *powers) {
+    for (uint32_t i = 0; i < N_POWERS; i++) powers[i] = power_30(i) << 32 | (power_30(i) - power_30(i + 1));
 }
 
-NOVA_INLINE uint64_t weight_of(const sampler *s, uint32_t extra, float logit) {
-    float t = (s->max - logit) * s->octaves;
-    if (!(t < MOST_OCTAVES)) return 0;
-    uint32_t fixed = (uint32_t)(int32_t)(t * (float)(1u << FRACTION_BITS)), shift = FRACTION_BITS - POWER_BITS;
-    uint32_t at    = (fixed >> shift) & (N_POWERS - 2), between = fixed & ((1u << shift) - 1);
-    uint64_t a = s->powers[at], b = s->powers[at + 1];
-    return ((a << extra) - (((a - b) * between << extra) >> shift)) >> (fixed >> FRACTION_BITS);
+/* t, as a fixed-point number */
+NOVA_INLINE int32_t octaves_of(float max, float octaves, float logit) {
+    float t = (max - logit) * octaves;
+    return (int32_t)(t < MOST_OCTAVES ? t : MOST_OCTAVES);   /* also infinity times 0 */
 }
 
-static uint32_t extra_bits(const sampler *s) { return s->n_vocab < 1u << 22 ? EXTRA_BITS : 0; }
+NOVA_INLINE uint64_t weight_at(const uint64_t *powers, int32_t t) {
+    uint32_t u     = (uint32_t)t;
+    uint64_t entry = powers[(u >> (FRACTION_BITS - POWER_BITS)) & (N_POWERS - 1)];
+    uint64_t line  = (entry & 0xffffffffu) * (uint32_t)(u << (32 - (FRACTION_BITS - POWER_BITS)));
+    return (entry - line) >> (62 - WEIGHT_BITS + (u >> FRACTION_BITS));
+}
+
+static uint64_t weight_of(const sampler *s, float logit) {
+    return weight_at(s->powers, octaves_of(s->max, s->octaves, logit));
+}
 
 static uint64_t sum_of(const sampler *s) {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < s->n_ids; i++) sum += weight_of(s, extra_bits(s), s->logits[s->ids[i]]);
+    for (uint32_t i = 0; i < s->n_ids; i++) sum += weight_of(s, s->logits[s->ids[i]]);
     return sum;
 }
 
-/* The least key of at least this weight, which is above 0. Weights never grow where keys fall. */
+/* The least key of at least this weight, which is above 0. */
 static int32_t key_of_weight(const sampler *s, uint64_t weight) {
     int32_t low = -KEY_INFINITY, high = key_of(s->max);   /* the answer is above low, up to high */
     while ((int64_t)high - low > 1) {
         int32_t middle = (int32_t)(((int64_t)high + low) / 2);
-        if (weight_of(s, extra_bits(s), value_of_key(middle)) >= weight) high = middle;
+        if (weight_of(s, value_of_key(middle)) >= weight) high = middle;
         else low = middle;
     }
     return high;
@@ -79,7 +89,7 @@ static size_t sampler_layout(sampler *s, uint8_t *base, uint32_t n_vocab) {
     if (base) {
         s->block_sum = (uint64_t *)(void *)base;
         s->bins      = (uint64_t *)(void *)(base + sums);
-        s->powers    = (uint32_t *)(void *)(base + sums + bins);
+        s->powers    = (uint64_t *)(void *)(base + sums + bins);
         s->block_key = (int32_t *)(void *)(base + sums + bins + powers);
         s->ids       = (uint32_t *)(void *)(base + sums + bins + powers + keys);
         s->penalised = (float *)(void *)(base + sums + bins + powers + keys + ids);
@@ -105,6 +115,8 @@ static nova_result check_setting(const char *name, float value, float most, nova
 }
 
 static nova_result sampler_set(sampler *s, const nova_sampler *settings, nova_error *error) {
+    if (s->n_vocab > MOST_VOCAB)
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "a vocabulary of %u tokens, more than %u", s->n_vocab, MOST_VOCAB);
     nova_result r = check_setting("temperature", settings->temperature, FLT_MAX, error);
     if (r == NOVA_OK) r = check_setting("top_p", settings->top_p, 1, error);
     if (r == NOVA_OK) r = check_setting("min_p", settings->min_p, 1, error);
@@ -237,7 +249,7 @@ static void keep(sampler *s, int32_t key, uint64_t ties) {
 
 /* What counts in a cut: tokens, or their weights. */
 static uint64_t measure(const sampler *s, bool by_weight, float logit) {
-    return by_weight ? weight_of(s, extra_bits(s), logit) : 1;
+    return by_weight ? weight_of(s, logit) : 1;
 }
 
 /* Keeps the shortest start of the order that measures at least `target`, which is above 0 and at most the candidates'
@@ -276,14 +288,24 @@ static int32_t bound_of_count(sampler *s, uint32_t k) {
     return (int32_t)least;
 }
 
+/* In two steps, of which compilers make vectors of the first. */
+static uint64_t block_weight(const sampler *s, const float *logits) {
+    float    max = s->max, octaves = s->octaves;
+    int32_t  t[SAMPLE_BLOCK];
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < SAMPLE_BLOCK; i++) t[i] = octaves_of(max, octaves, logits[i]);
+    for (uint32_t i = 0; i < SAMPLE_BLOCK; i++) sum += weight_at(s->powers, t[i]);
+    return sum;
+}
+
 /* The sum of all tokens' weights, and of each block's. */
 static uint64_t sum_all(sampler *s) {
-    uint32_t extra = extra_bits(s);
-    uint64_t sum   = 0;
+    uint64_t sum = 0;
     for (uint32_t b = 0; b < n_blocks(s->n_vocab); b++) {
-        const float *x = s->logits + b * SAMPLE_BLOCK;
-        uint64_t     n = 0;
-        for (uint32_t i = 0; i < block_length(s, b); i++) n += weight_of(s, extra, x[i]);
+        const float *logits = s->logits + b * SAMPLE_BLOCK;
+        uint64_t     n      = 0;
+        if (block_length(s, b) == SAMPLE_BLOCK) n = block_weight(s, logits);
+        else for (uint32_t i = 0; i < block_length(s, b); i++) n += weight_of(s, logits[i]);
         s->block_sum[b] = n;
         sum += n;
     }
@@ -300,7 +322,7 @@ static uint64_t share_of(double p, uint64_t sum) {
 /* The candidate in whose share of the sum `at` lies. */
 static int32_t pick_candidate(const sampler *s, uint64_t at) {
     uint32_t i = 0;
-    for (uint64_t w; (w = weight_of(s, extra_bits(s), s->logits[s->ids[i]])) <= at; i++) at -= w;
+    for (uint64_t w; (w = weight_of(s, s->logits[s->ids[i]])) <= at; i++) at -= w;
     return (int32_t)s->ids[i];
 }
 
@@ -331,14 +353,13 @@ static void apply_top_p(sampler *s, bool gathered) {
 }
 
 static int32_t pick(sampler *s) {
-    double   octaves = 1.4426950408889634 / (double)s->set.temperature;
-    uint64_t whole   = (uint64_t)1 << (POWER_UNIT + extra_bits(s));
+    double   octaves = 1.4426950408889634 * (double)ONE_OCTAVE / (double)s->set.temperature;
     bool     top_k = s->set.top_k > 0 && s->set.top_k < s->n_vocab, top_p = s->set.top_p > 0 && s->set.top_p < 1;
     s->octaves = octaves < (double)FLT_MAX ? (float)octaves : FLT_MAX;
     if (!top_k && !top_p && s->set.min_p == 0) return pick_of_all(s);
     if (top_k) apply_top_k(s);
     if (top_p) apply_top_p(s, top_k);
-    int32_t low = key_of_weight(s, share_of((double)s->set.min_p, whole));
+    int32_t low = key_of_weight(s, share_of((double)s->set.min_p, WEIGHT_ONE));
     if (top_k || top_p) keep(s, low, UINT64_MAX);
     else gather(s, low);
     return pick_candidate(s, random_below(s, sum_of(s)));

@@ -17,7 +17,7 @@ typedef struct sampler {
     /* While picking. The order is by logit, equal ones by id, the likeliest first. */
     const float *logits;       /* penalised */
     float        max;
-    float        octaves;      /* of probability, per unit of logit: log2(e) / temperature */
+    float        octaves;      /* of probability, in fixed point, per unit of logit: log2(e) / temperature */
     uint32_t     n_ids;        /* candidates in `ids` */
 
     /* Scratch, the caller's. */
@@ -26,7 +26,7 @@ typedef struct sampler {
     int32_t     *block_key;    /* greatest key of a block of logits */
     uint64_t    *block_sum;    /* sum of its weights */
     uint64_t    *bins;
-    uint32_t    *powers;       /* of two, see sample.c */
+    uint64_t    *powers;       /* of two, see sample.c */
 } sampler;
 
 /* Bytes of scratch, for sampler_place to divide; aligned to 16. */
@@ -34,7 +34,7 @@ static size_t sampler_bytes(uint32_t n_vocab);
 static void   sampler_place(sampler *s, void *scratch, uint32_t n_vocab);
 
 /* Takes over settings. The random numbers go on; a caller who wants them anew restarts. Errors: ARGUMENT (a value that is
- * no number or out of its range), and then the old settings stay. */
+ * no number or out of its range), UNSUPPORTED (a vocabulary of over 2^24 tokens); then the old settings stay. */
 static nova_result sampler_set(sampler *s, const nova_sampler *settings, nova_error *error);
 static void        sampler_restart(sampler *s);
 

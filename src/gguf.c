@@ -5,6 +5,7 @@
 #define GGUF_DEPTH_MOST 8       /* arrays in arrays; nobody is known to write two */
 #define GGUF_META_LEAST 14      /* bytes: length 8, a name of 1, type 4, a value of 1 */
 #define GGUF_INFO_LEAST 33      /* bytes: length 8, a name of 1, dimensions 4 + 8, type 4, offset 8 */
+#define GGUF_MANY       65536   /* entries that are gone over once before memory is taken for them */
 
 typedef struct gguf_type_info { const char *name; uint32_t size; /* 0: varies */ } gguf_type_info;
 
@@ -31,7 +32,7 @@ typedef struct gguf_reader {
 
 static size_t gguf_left(const gguf_reader *r) { return r->size - r->at; }
 
-static nova_result gguf_fail(const gguf_reader *r, nova_result code, uint64_t at, const char *format, ...) NOVA_PRINTF(4, 5);
+NOVA_PRINTF(4, 5)
 static nova_result gguf_fail(const gguf_reader *r, nova_result code, uint64_t at, const char *format, ...) {
     char    what[192];
     va_list args;
@@ -63,7 +64,8 @@ static nova_result gguf_string(gguf_reader *r, str *out, const char *what) {
     nova_result result = gguf_u64(r, &n, what);
     if (result != NOVA_OK) return result;
     if (n > gguf_left(r))
-        return gguf_fail(r, NOVA_ERROR_FORMAT, at, "its %s of %llu bytes runs over the file's end", what, (unsigned long long)n);
+        return gguf_fail(r, NOVA_ERROR_FORMAT, at, "its %s of %llu bytes runs over the file's end", what,
+                         (unsigned long long)n);
     *out = str_of((const char *)r->data + r->at, (size_t)n);
     r->at += (size_t)n;
     return NOVA_OK;
@@ -91,16 +93,22 @@ static int name_order(str a, str b) {
     return order ? order : a.n < b.n ? -1 : a.n > b.n;
 }
 
-static bool gguf_less_meta(const gguf *g, uint32_t a, uint32_t b) { return name_order(g->meta[a].key, g->meta[b].key) < 0; }
+static bool gguf_less_meta(const gguf *g, uint32_t a, uint32_t b) {
+    return name_order(g->meta[a].key, g->meta[b].key) < 0;
+}
 static bool gguf_less_tensor(const gguf *g, uint32_t a, uint32_t b) {
     return name_order(g->tensors[a].name, g->tensors[b].name) < 0;
 }
 static bool gguf_less_place(const gguf *g, uint32_t a, uint32_t b) { return g->tensors[a].data < g->tensors[b].data; }
 
-/* Merges the sorted runs [lo, mid) and [mid, hi) of `from` into `to`. Stable: of equal names the earlier comes first. */
-static void gguf_merge(const gguf *g, gguf_less_fn less, const uint32_t *from, uint32_t *to, size_t lo, size_t mid, size_t hi) {
+/* Merges the sorted runs [lo, mid) and [mid, hi) of `from` into `to`. Of equal names the earlier comes first. */
+static void gguf_merge(const gguf *g, gguf_less_fn less, const uint32_t *from, uint32_t *to,
+                       size_t lo, size_t mid, size_t hi) {
     size_t a = lo, b = mid;
-    for (size_t i = lo; i < hi; i++) to[i] = a < mid && (b >= hi || !less(g, from[b], from[a])) ? from[a++] : from[b++];
+    for (size_t i = lo; i < hi; i++) {
+        bool first = a < mid && (b >= hi || !less(g, from[b], from[a]));
+        to[i] = first ? from[a++] : from[b++];
+    }
 }
 
 /* 0 .. n-1 sorted, in time n log n whatever the file holds; NULL when memory ends. */
@@ -221,7 +229,7 @@ static nova_result gguf_value_read(gguf_reader *r, gguf_value *v) {
 
 /* ---- The parts of the file ---- */
 
-/* A count from the file's head, which must not promise more than the rest can hold: memory is taken by it. */
+/* A count from the file's head, which must not promise more than the rest can hold. */
 static nova_result gguf_count(gguf_reader *r, uint64_t *n, size_t least, size_t behind, const char *what) {
     size_t      at = r->at;
     nova_result result = gguf_u64(r, n, what);
@@ -243,7 +251,8 @@ static nova_result gguf_head(gguf_reader *r, gguf *g, bool vocab_only) {
     if (g->version != 0 && (g->version & 0xFFFF) == 0)
         return gguf_fail(r, NOVA_ERROR_UNSUPPORTED, 4, "this GGUF file is big-endian");
     if (g->version != 2 && g->version != 3)
-        return gguf_fail(r, NOVA_ERROR_UNSUPPORTED, 4, "this GGUF file has version %u; 2 and 3 can be read", g->version);
+        return gguf_fail(r, NOVA_ERROR_UNSUPPORTED, 4, "this GGUF file has version %u; 2 and 3 can be read",
+                         g->version);
     result = vocab_only ? gguf_u64(r, &n_tensors, "tensor count")
                         : gguf_count(r, &n_tensors, GGUF_INFO_LEAST, 8, "tensor count");
     if (result == NOVA_OK) result = gguf_count(r, &n_meta, GGUF_META_LEAST, 0, "key count");
@@ -253,25 +262,41 @@ static nova_result gguf_head(gguf_reader *r, gguf *g, bool vocab_only) {
     return NOVA_OK;
 }
 
-/* An array for the arena, of which the file has shown that it may be that long. */
 static void *gguf_table(arena *a, uint32_t n, size_t size) {
     size_t bytes;
-    return size_mul(n, size, &bytes) ? arena_zalloc(a, bytes) : NULL;
+    return size_mul(n, size, &bytes) ? arena_alloc(a, bytes) : NULL;
+}
+
+/* Starts on the i-th entry of a table. */
+static void gguf_begin(gguf_reader *r, const char *kind, uint64_t i) {
+    r->kind   = kind;
+    r->number = i;
+    r->name   = str_of(NULL, 0);
+}
+
+/* Reads the keys into `table`, or (NULL) only checks them. A copy of the reader: the caller's goes on from *end. */
+static nova_result gguf_keys(gguf_reader r, gguf_meta *table, uint32_t n, size_t *end) {
+    nova_result result = NOVA_OK;
+    gguf_meta   one;
+    for (uint32_t i = 0; i < n && result == NOVA_OK; i++) {
+        gguf_meta *m = table ? &table[i] : &one;
+        gguf_begin(&r, "key", i);
+        result = gguf_name(&r, &m->key);
+        if (result == NOVA_OK) result = gguf_value_read(&r, &m->value);
+    }
+    *end = r.at;
+    return result;
 }
 
 static nova_result gguf_meta_read(gguf_reader *r, gguf *g, arena *a) {
-    nova_result result = NOVA_OK;
+    size_t      end;
+    nova_result result = g->n_meta > GGUF_MANY ? gguf_keys(*r, NULL, g->n_meta, &end) : NOVA_OK;
+    if (result != NOVA_OK) return result;
     g->meta = (gguf_meta *)gguf_table(a, g->n_meta, sizeof(gguf_meta));
     if (!g->meta) return fail_memory(r->error, g->n_meta * sizeof(gguf_meta), "the table of keys");
-    for (uint32_t i = 0; i < g->n_meta && result == NOVA_OK; i++) {
-        r->kind   = "key";
-        r->number = i;
-        r->name   = str_of(NULL, 0);
-        result    = gguf_name(r, &g->meta[i].key);
-        if (result == NOVA_OK) result = gguf_value_read(r, &g->meta[i].value);
-    }
-    r->kind = NULL;
+    result = gguf_keys(*r, g->meta, g->n_meta, &end);
     if (result != NOVA_OK) return result;
+    r->at         = end;
     g->meta_index = gguf_sort(g, a, g->n_meta, gguf_less_meta);
     if (!g->meta_index) return fail_memory(r->error, g->n_meta * sizeof(uint32_t), "the index of keys");
     for (uint32_t i = 1; i < g->n_meta; i++) {
@@ -356,11 +381,13 @@ static uint64_t gguf_info_at(const gguf *g, const gguf_tensor *t) {
 static nova_result gguf_tensors_check(gguf_reader *r, gguf *g, arena *a) {
     uint32_t *place = gguf_sort(g, a, g->n_tensors, gguf_less_place);
     g->tensor_index = gguf_sort(g, a, g->n_tensors, gguf_less_tensor);
-    if (!place || !g->tensor_index) return fail_memory(r->error, g->n_tensors * sizeof(uint32_t), "the index of tensors");
+    if (!place || !g->tensor_index)
+        return fail_memory(r->error, g->n_tensors * sizeof(uint32_t), "the index of tensors");
     for (uint32_t i = 1; i < g->n_tensors; i++) {
         const gguf_tensor *t = &g->tensors[g->tensor_index[i]], *before = &g->tensors[g->tensor_index[i - 1]];
         if (str_eq(before->name, t->name))
-            return fail_at(r->error, NOVA_ERROR_FORMAT, gguf_info_at(g, t), "tensor \"%.*s\" is there twice", STR_ARG(t->name));
+            return fail_at(r->error, NOVA_ERROR_FORMAT, gguf_info_at(g, t), "tensor \"%.*s\" is there twice",
+                           STR_ARG(t->name));
         t      = &g->tensors[place[i]];
         before = &g->tensors[place[i - 1]];
         if (before->n_bytes > (uint64_t)(t->data - before->data))
@@ -370,22 +397,32 @@ static nova_result gguf_tensors_check(gguf_reader *r, gguf *g, arena *a) {
     return NOVA_OK;
 }
 
-static nova_result gguf_tensors_read(gguf_reader *r, gguf *g, arena *a) {
+/* Reads the tensors' entries into the tables, or (NULL) only checks them, as gguf_keys does. */
+static nova_result gguf_infos(gguf_reader r, gguf_tensor *table, uint64_t *offsets, uint32_t n, size_t *end) {
     nova_result result = NOVA_OK;
-    g->tensors = (gguf_tensor *)gguf_table(a, g->n_tensors, sizeof(gguf_tensor));
-    uint64_t *offsets = (uint64_t *)gguf_table(a, g->n_tensors, sizeof(uint64_t));
-    if (!g->tensors || !offsets) return fail_memory(r->error, g->n_tensors * sizeof(gguf_tensor), "the table of tensors");
-    for (uint32_t i = 0; i < g->n_tensors && result == NOVA_OK; i++) {
-        r->kind   = "tensor";
-        r->number = i;
-        r->name   = str_of(NULL, 0);
-        result    = gguf_info_read(r, &g->tensors[i], &offsets[i]);
+    gguf_tensor one;
+    uint64_t    offset;
+    for (uint32_t i = 0; i < n && result == NOVA_OK; i++) {
+        gguf_begin(&r, "tensor", i);
+        result = gguf_info_read(&r, table ? &table[i] : &one, table ? &offsets[i] : &offset);
     }
-    r->kind = NULL;
+    *end = r.at;
+    return result;
+}
+
+static nova_result gguf_tensors_read(gguf_reader *r, gguf *g, arena *a) {
+    size_t      end;
+    nova_result result = g->n_tensors > GGUF_MANY ? gguf_infos(*r, NULL, NULL, g->n_tensors, &end) : NOVA_OK;
+    if (result != NOVA_OK) return result;
+    g->tensors        = (gguf_tensor *)gguf_table(a, g->n_tensors, sizeof(gguf_tensor));
+    uint64_t *offsets = (uint64_t *)gguf_table(a, g->n_tensors, sizeof(uint64_t));
+    if (!g->tensors || !offsets)
+        return fail_memory(r->error, g->n_tensors * sizeof(gguf_tensor), "the table of tensors");
+    result = gguf_infos(*r, g->tensors, offsets, g->n_tensors, &end);
     if (result != NOVA_OK || g->n_tensors == 0) return result;
-    uint64_t padding = (g->alignment - r->at % g->alignment) % g->alignment;
-    if (padding > gguf_left(r)) return gguf_fail(r, NOVA_ERROR_FORMAT, r->at, "the file ends before its weights");
-    g->data_offset = r->at + padding;
+    uint64_t padding = (g->alignment - end % g->alignment) % g->alignment;
+    if (padding > g->size - end) return fail_at(r->error, NOVA_ERROR_FORMAT, end, "the file ends before its weights");
+    g->data_offset = end + padding;
     for (uint32_t i = 0; i < g->n_tensors && result == NOVA_OK; i++)
         result = gguf_place(r, g, &g->tensors[i], offsets[i], gguf_info_at(g, &g->tensors[i]));
     return result == NOVA_OK ? gguf_tensors_check(r, g, a) : result;
@@ -483,7 +520,8 @@ static gguf_number gguf_number_at(gguf_type type, const uint8_t *p) {
 static bool type_is_number(gguf_type type) { return type != GGUF_STRING && type != GGUF_ARRAY && type != GGUF_BOOL; }
 
 static nova_result fail_type(const gguf_value *v, const char *key, const char *want, nova_error *error) {
-    return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "key \"%s\": its type is %s, not %s", key, gguf_types[v->type].name, want);
+    return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "key \"%s\": its type is %s, not %s", key,
+                   gguf_types[v->type].name, want);
 }
 
 static nova_result gguf_get_u32(const gguf *g, const char *key, uint32_t *out, nova_error *error) {
@@ -493,8 +531,8 @@ static nova_result gguf_get_u32(const gguf *g, const char *key, uint32_t *out, n
     gguf_number n = gguf_number_at(v->type, v->data);
     if (!n.is_int) return fail_type(v, key, "an integer", error);
     if (n.negative || n.magnitude > UINT32_MAX)
-        return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "key \"%s\": %s%llu is out of range", key, n.negative ? "-" : "",
-                       (unsigned long long)n.magnitude);
+        return fail_at(error, NOVA_ERROR_FORMAT, v->offset, "key \"%s\": %s%llu is out of range", key,
+                       n.negative ? "-" : "", (unsigned long long)n.magnitude);
     *out = (uint32_t)n.magnitude;
     return NOVA_OK;
 }

@@ -1,5 +1,5 @@
 /* The GGUF container, versions 2 and 3, little-endian, read as hostile input.
- * Source: the GGUF specification (ggml docs/gguf.md). Nothing is copied: keys, values and tensors point into the file. */
+ * Source: the GGUF specification (ggml docs/gguf.md). Nothing is copied: keys, values, tensors point into the file. */
 #ifndef NOVA_GGUF_H
 #define NOVA_GGUF_H
 
@@ -47,19 +47,19 @@ typedef struct gguf {
     uint32_t      *meta_index, *tensor_index;
 } gguf;
 
-/* Reads everything but the weights, checks all of it; tables go into the arena, and take at most six times the bytes that
- * the file itself spends on them. Time is that of sorting the names. Every rejection names the place: the offset, and the
- * key or tensor. With `vocab_only`, tensors are not read at all: n_tensors is 0.
- * Beyond the specification's rules these are refused: duplicate or empty names, names with a NUL or over 65535 bytes, tensors
- * that share bytes (so the weights are never more than the file), arrays nested deeper than 8.
+/* Reads everything but the weights, checks all of it; tables go into the arena, and take at most six times the bytes
+ * that the file itself spends on them (a file of holes that promises much gets nothing). Time is that of sorting the
+ * names. Every rejection names the place: the offset, and the key or tensor. With `vocab_only`, tensors are not read at
+ * all: n_tensors is 0. Beyond the specification's rules these are refused: duplicate or empty names, names with a NUL or
+ * over 65535 bytes, tensors that share bytes (so weights are never more than the file), arrays nested deeper than 8.
  * Errors: FORMAT, UNSUPPORTED (version 1, big-endian, a tensor type that type_of does not know), MEMORY. */
 static nova_result gguf_read(gguf *g, arena *a, const uint8_t *data, size_t size, bool vocab_only, nova_error *error);
 
 static const gguf_value  *gguf_find(const gguf *g, str key);           /* NULL: not there */
 static const gguf_tensor *gguf_find_tensor(const gguf *g, str name);   /* NULL: not there */
 
-/* Typed access. A missing key: OK, and *out untouched. Wrong type or out of range: FORMAT, naming the key, *out untouched.
- * Any integer type is taken for an integer that fits, any number type for a float that stays finite. */
+/* Typed access. A missing key: OK, and *out untouched. Wrong type or out of range: FORMAT, naming the key, *out as it
+ * was. Any integer type is taken for an integer that fits, any number type for a float that stays finite. */
 static nova_result gguf_get_u32(const gguf *g, const char *key, uint32_t *out, nova_error *error);
 static nova_result gguf_get_f32(const gguf *g, const char *key, float *out, nova_error *error);
 static nova_result gguf_get_bool(const gguf *g, const char *key, bool *out, nova_error *error);
@@ -68,7 +68,7 @@ static nova_result gguf_get_str(const gguf *g, const char *key, str *out, nova_e
 /* Items of arrays; the caller has checked type, item type and index. */
 static bool    gguf_array_is(const gguf_value *v, gguf_type item);   /* false for NULL */
 static float   gguf_item_f32(const gguf_value *v, uint64_t i);       /* any number type */
-static int64_t gguf_item_int(const gguf_value *v, uint64_t i);       /* any integer or bool type; U64 stops at INT64_MAX */
+static int64_t gguf_item_int(const gguf_value *v, uint64_t i);       /* integers, bools; U64 stops at INT64_MAX */
 
 /* Walks an array of strings, which has no random access. */
 typedef struct gguf_strings { const uint8_t *at; uint64_t left; } gguf_strings;

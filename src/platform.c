@@ -315,7 +315,7 @@ static WCHAR *path_widen(const host *h, const char *path, size_t *n, nova_error 
     return wide;
 }
 
-/* Paths of MAX_PATH and longer work only absolute and behind the prefix "\\?\" (Win32: "Maximum Path Length Limitation").
+/* Paths of MAX_PATH and longer work only absolute and behind the prefix "\\?\" (Win32, "Maximum Path Length").
  * Returns the path to use, inside or equal to a block of *n units that the caller frees; NULL with a reason. */
 static WCHAR *path_long(const host *h, const char *path, const WCHAR *wide, size_t *n, WCHAR **use, nova_error *error) {
     static const WCHAR prefix[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C'};
@@ -418,7 +418,7 @@ static void file_unmap(const uint8_t *data, size_t size) {
 
 static int64_t clock_unix(void) { return (int64_t)time(NULL); }
 
-/* Fills f->data, or says why not. One byte more is asked for in the end: a file that grows is as wrong as one that shrinks. */
+/* Fills f->data, or says why not. One byte more is asked for: a file that grows is as wrong as one that shrinks. */
 static nova_result file_fill(file_map *f, os_file file, const char *path, nova_progress_fn progress,
                              void *progress_user, nova_error *error) {
     uint8_t *to   = (uint8_t *)(uintptr_t)f->data;
@@ -648,6 +648,9 @@ static void float_mode_leave(float_mode m) { _mm_setcsr((unsigned)m.saved); }
 #elif defined(NOVA_ARM64)
 
 #if defined(_MSC_VER)
+#ifndef ARM64_FPCR
+#define ARM64_FPCR 0x5A20   /* op0 3, op1 3, CRn 4, CRm 4, op2 0 */
+#endif
 static uint64_t fpcr_read(void) { return (uint64_t)_ReadStatusReg(ARM64_FPCR); }
 static void     fpcr_write(uint64_t v) { _WriteStatusReg(ARM64_FPCR, (__int64)v); }
 #else

@@ -118,14 +118,15 @@ static uint32_t cpu_cores(void);
 /* For functions that use an instruction set beyond the base line. */
 #if defined(NOVA_X86) && (defined(__GNUC__) || defined(__clang__))
 #define NOVA_TARGET_AVX2   __attribute__((target("avx2,fma,f16c")))
-#define NOVA_TARGET_AVX512 __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")))
+#define NOVA_TARGET_AVX512 \
+    __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi")))
 #else
 #define NOVA_TARGET_AVX2
 #define NOVA_TARGET_AVX512
 #endif
 
-/* Before version 16, gcc for 64-bit Windows aligns the stack to 16 bytes and spills wider registers with instructions that
- * demand more (GCC bug 54412): the assembler is told to take those that do not. */
+/* Before version 16, gcc for 64-bit Windows aligns the stack to 16 bytes and spills wider registers with instructions
+ * that demand more (GCC bug 54412): the assembler is told to take those that do not. */
 #if defined(NOVA_X86) && defined(_WIN32) && defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 16
 #define UNALIGNED_MOVE(aligned, unaligned) __asm__(".macro " aligned " a:vararg\n\t" unaligned " \\a\n\t.endm")
 UNALIGNED_MOVE("vmovaps", "vmovups");

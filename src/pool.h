@@ -6,8 +6,8 @@
 
 typedef struct pool pool;
 
-/* n threads, the caller's being number 0. Workers sleep while nothing runs. With `parallel`, the host's threads are used
- * instead and none is started. Errors: THREAD, MEMORY. */
+/* n threads, the caller's being number 0. Workers sleep while nothing runs. With `parallel`, the host's threads are
+ * used instead and none is started. Errors: THREAD, MEMORY. */
 static nova_result pool_open(pool **out, const host *h, uint32_t n, nova_parallel_fn parallel, void *parallel_user,
                              nova_error *error);
 static void        pool_close(pool *p);   /* joins the workers; NULL is ignored */

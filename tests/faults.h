@@ -1,5 +1,5 @@
-/* Faults on purpose. An allocator that counts, fails the call that it is told to, and notices a wrong old_size, a pointer
- * that is not its own, writes behind a block's end, and leaks; and nova's hook for calls of the system.
+/* Faults on purpose. An allocator that counts, fails the call that it is told to, and notices a wrong old_size,
+ * pointers that are not its own, writes behind a block's end, and leaks; and nova's hook for calls of the system.
  * Include it before nova.c. The loop that finds every way to fail (SQLite's):
  *
  *     for (long n = 1;; n++) {
@@ -98,7 +98,8 @@ static inline void faults_init(faults *f, long fail_at) {
 }
 
 static inline void faults_error(faults *f, const char *what, size_t a, size_t b) {
-    if (f->errors++ == 0) snprintf(f->first_error, sizeof f->first_error, "%s (%llu, %llu)", what, (unsigned long long)a, (unsigned long long)b);
+    if (f->errors++ == 0) snprintf(f->first_error, sizeof f->first_error, "%s (%llu, %llu)", what,
+                                   (unsigned long long)a, (unsigned long long)b);
 }
 
 /* Where the block stands in the list; f->n_live when it is not ours. The youngest is asked first. */
@@ -155,7 +156,8 @@ static inline void *faults_serve(faults *f, void *pointer, size_t old_size, size
         faults_error(f, "freed twice or not ours: old_size, new_size", old_size, new_size);
         return NULL;
     }
-    if (pointer && f->blocks[i].size != old_size) faults_error(f, "wrong old_size: given, real", old_size, f->blocks[i].size);
+    if (pointer && f->blocks[i].size != old_size) faults_error(f, "wrong old_size: given, real", old_size,
+                                                               f->blocks[i].size);
     if (!pointer && old_size != 0) faults_error(f, "old_size without a block", old_size, new_size);
     size_t real = pointer ? f->blocks[i].size : 0;
     if (new_size == 0) {

@@ -23,7 +23,8 @@ static void fuzz_read(const uint8_t *data, size_t size, bool vocab_only) {
     arena_init(&a, &h);
     nova_result result = gguf_read(&g, &a, data, size, vocab_only, &error);
     if (result == NOVA_OK) walk_gguf(&g);
-    else if (error.code != result || !error.message[0] || (error.offset != NOVA_NOWHERE && error.offset > size)) abort();
+    else if (error.code != result || !error.message[0] || (error.offset != NOVA_NOWHERE &&
+                                                           error.offset > size)) abort();
     arena_free(&a);
 }
 

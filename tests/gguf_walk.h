@@ -1,4 +1,4 @@
-/* Uses everything of a GGUF file that was accepted: what the reader let through must be safe to touch. Behind nova.c. */
+/* Uses everything of a GGUF file that was accepted: what was let through must be safe to touch. Behind nova.c. */
 #ifndef NOVA_GGUF_WALK_H
 #define NOVA_GGUF_WALK_H
 

@@ -83,7 +83,8 @@ static inline const unsigned char *gw_finish(gguf_writer *w, size_t *n) {
     gw_put_u64(&w->out, w->n_meta);
     gw_put(&w->out, w->meta.p, w->meta.n);
     gw_put(&w->out, w->infos.p, w->infos.n);
-    if (w->padded && w->data.n && w->alignment) gw_put(&w->out, NULL, (w->alignment - w->out.n % w->alignment) % w->alignment);
+    if (w->padded && w->data.n && w->alignment) gw_put(&w->out, NULL,
+                                                       (w->alignment - w->out.n % w->alignment) % w->alignment);
     gw_put(&w->out, w->data.p, w->data.n);
     *n = w->out.n;
     return w->out.p;
@@ -161,7 +162,8 @@ static inline void gw_array(gguf_writer *w, const char *key, uint32_t item, cons
 }
 
 /* `lengths` NULL: the strings end with a NUL. */
-static inline void gw_array_str(gguf_writer *w, const char *key, const char *const *items, const size_t *lengths, size_t n) {
+static inline void gw_array_str(gguf_writer *w, const char *key, const char *const *items, const size_t *lengths,
+                                size_t n) {
     gw_array_head(w, key, GW_STRING, n);
     for (size_t i = 0; i < n; i++) gw_put_str(&w->meta, items[i], lengths ? lengths[i] : strlen(items[i]));
 }

@@ -62,7 +62,8 @@ static void write_all_kinds(gguf_writer *w, uint32_t version, uint32_t alignment
     gw_i64(w, "t.i64", INT64_MIN), gw_f32(w, "t.f32", 0.1f), gw_f64(w, "t.f64", -1e-7), gw_bool(w, "t.true", 1);
     gw_bool(w, "t.false", 0), gw_str(w, "t.empty", ""), gw_str_n(w, "t.nul", "a\0b", 3);
     gw_array(w, "a.f32", GW_F32, f32, 3), gw_array(w, "a.f64", GW_F64, f64, 2), gw_array(w, "a.i16", GW_I16, i16, 2);
-    gw_array(w, "a.u64", GW_U64, u64, 2), gw_array(w, "a.i64", GW_I64, i64, 3), gw_array(w, "a.bool", GW_BOOL, bools, 3);
+    gw_array(w, "a.u64", GW_U64, u64, 2), gw_array(w, "a.i64", GW_I64, i64, 3),
+        gw_array(w, "a.bool", GW_BOOL, bools, 3);
     gw_array_str(w, "a.str", words, NULL, 4), gw_array(w, "a.none", GW_U8, NULL, 0);
     gw_array_head(w, "a.nested", GW_ARRAY, 3);   /* [[1, 2], [], ["x"]] */
     gw_put_u32(&w->meta, GW_U8), gw_put_u64(&w->meta, 2), gw_put(&w->meta, "\1\2", 2);
@@ -93,7 +94,8 @@ static void check_values(const gguf *g) {
     int n = 0;
     check_printed(g, "general.architecture", "llama");
     check_printed(g, "t.u8", "200"), check_printed(g, "t.i8", "-100"), check_printed(g, "t.u16", "60000");
-    check_printed(g, "t.i16", "-30000"), check_printed(g, "t.u32", "4000000000"), check_printed(g, "t.i32", "-2000000000");
+    check_printed(g, "t.i16", "-30000"), check_printed(g, "t.u32", "4000000000"),
+        check_printed(g, "t.i32", "-2000000000");
     check_printed(g, "t.u64", "18446744073709551615"), check_printed(g, "t.i64", "-9223372036854775808");
     check_printed(g, "t.f32", "0.1"), check_printed(g, "t.f64", "-1e-07");
     check_printed(g, "t.true", "true"), check_printed(g, "t.false", "false");
@@ -120,13 +122,15 @@ static void check_values(const gguf *g) {
 static void check_tensors(const gguf *g) {
     static const uint64_t bytes[] = {768, 108, 1680, 10};
     CHECK(g->n_tensors == 4, "%u", g->n_tensors);
-    for (uint32_t i = 0; i < 4; i++) CHECK(g->tensors[i].n_bytes == bytes[i], "%u: %u", i, (unsigned)g->tensors[i].n_bytes);
+    for (uint32_t i = 0; i < 4; i++) CHECK(g->tensors[i].n_bytes == bytes[i], "%u: %u", i,
+                                           (unsigned)g->tensors[i].n_bytes);
     const gguf_tensor *t = gguf_find_tensor(g, str_c("q6_K.weight"));
     CHECK(t && t->type == TYPE_Q6_K && t->n_dims == 4 && t->ne[0] == 256 && t->ne[3] == 2, "q6_K");
     t = gguf_find_tensor(g, str_c("bias"));
     CHECK(t && t->n_dims == 1 && t->ne[0] == 5 && t->ne[1] == 1 && t->ne[3] == 1, "bias");
     CHECK(t && t->n_bytes == 10 && memcmp(t->data, "\1\2\3\4\5\6\7\10\11\12", 10) == 0, "its bytes");
-    CHECK(!gguf_find_tensor(g, str_c("bia")) && !gguf_find_tensor(g, str_c("bias.")) && !gguf_find(g, str_c("")), "absent");
+    CHECK(!gguf_find_tensor(g, str_c("bia")) && !gguf_find_tensor(g, str_c("bias.")) && !gguf_find(g, str_c("")),
+          "absent");
     CHECK(!gguf_find_tensor(g, str_of(NULL, 0)), "no name at all");
 }
 
@@ -206,7 +210,8 @@ static void test_typed_access(void) {
     str         s = str_of("old", 3);
     nova_error  e;
     write_all_kinds(&w, 3, 32);
-    gw_f64(&w, "x.huge", 1e300), gw_f32(&w, "x.nan", nanf("")), gw_f64(&w, "x.inf", -HUGE_VAL), gw_i8(&w, "x.minus", -1);
+    gw_f64(&w, "x.huge", 1e300), gw_f32(&w, "x.nan", nanf("")), gw_f64(&w, "x.inf", -HUGE_VAL),
+        gw_i8(&w, "x.minus", -1);
     gw_u64(&w, "x.2^32", (uint64_t)1 << 32), gw_i64(&w, "x.max", 0xFFFFFFFF), gw_f32(&w, "x.3.0", 3.0f);
     read_writer(&r, &w);
     const gguf *g = &r.g;
@@ -215,7 +220,8 @@ static void test_typed_access(void) {
     CHECK(gguf_get_f32(g, "none", &f, &e) == NOVA_OK && f == 42, "missing");
     CHECK(gguf_get_bool(g, "none", &b, &e) == NOVA_OK && b, "missing");
     CHECK(gguf_get_str(g, "none", &s, &e) == NOVA_OK && str_is(s, "old"), "missing");
-    static const char *const not_u32[] = {"t.u64", "t.i64", "t.f32", "t.true", "t.empty", "a.i16", "x.minus", "x.2^32", "x.3.0"};
+    static const char *const not_u32[] = {"t.u64", "t.i64", "t.f32", "t.true", "t.empty", "a.i16", "x.minus", "x.2^32",
+                                          "x.3.0"};
     for (size_t i = 0; i < COUNT_OF(not_u32); i++) {
         CHECK(gguf_get_u32(g, not_u32[i], &u, &e) == NOVA_ERROR_FORMAT && u == 42, "%s: %u", not_u32[i], u);
         CHECK(e.code == NOVA_ERROR_FORMAT && strstr(e.message, not_u32[i]), "%s", e.message);
@@ -267,12 +273,20 @@ static void wrong_n_meta(gguf_writer *w) { gw_u32(w, "the.key", 1), w->n_meta = 
 static void wrong_n_meta_32(gguf_writer *w) { gw_u32(w, "the.key", 1), w->n_meta = 0x100000001u; }
 static void wrong_n_meta_one(gguf_writer *w) { gw_u32(w, "the.key", 1), w->n_meta++; }
 static void wrong_n_tensors(gguf_writer *w) { w->n_tensors = UINT64_MAX / 8; }
-static void wrong_n_tensors_one(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, 0), w->n_tensors++, w->data.n = 0, w->padded = false; }
+static void wrong_n_tensors_one(gguf_writer *w) {
+    one_tensor(w, TYPE_F32, 1, ne_32, 0), w->n_tensors++, w->data.n = 0, w->padded = false;
+}
 static void wrong_key_empty(gguf_writer *w) { gw_u32(w, "first", 1), gw_u32(w, "", 1); }
 static void wrong_key_nul(gguf_writer *w) { gw_key_n(w, "the\0key", 7, GW_U8), gw_put(&w->meta, "x", 1); }
-static void wrong_key_twice(gguf_writer *w) { gw_u32(w, "the.key", 1), gw_u32(w, "another", 2), gw_str(w, "the.key", "x"); }
-static void wrong_key_over_end(gguf_writer *w) { gw_put_u64(&w->meta, 4096), gw_put(&w->meta, "the.key.that.ends", 17), w->n_meta++; }
-static void wrong_key_wraps(gguf_writer *w) { gw_put_u64(&w->meta, UINT64_MAX - 7), gw_put(&w->meta, "the.key.that.wraps", 18), w->n_meta++; }
+static void wrong_key_twice(gguf_writer *w) {
+    gw_u32(w, "the.key", 1), gw_u32(w, "another", 2), gw_str(w, "the.key", "x");
+}
+static void wrong_key_over_end(gguf_writer *w) {
+    gw_put_u64(&w->meta, 4096), gw_put(&w->meta, "the.key.that.ends", 17), w->n_meta++;
+}
+static void wrong_key_wraps(gguf_writer *w) {
+    gw_put_u64(&w->meta, UINT64_MAX - 7), gw_put(&w->meta, "the.key.that.wraps", 18), w->n_meta++;
+}
 static void wrong_key_64k(gguf_writer *w) {
     char *name = (char *)calloc(65536, 1);
     memset(name, 'k', 65536);
@@ -283,35 +297,58 @@ static void wrong_type_13(gguf_writer *w) { gw_key(w, "the.key", 13), gw_put(&w-
 static void wrong_type_big(gguf_writer *w) { gw_key(w, "the.key", 0x80000000u), gw_put(&w->meta, NULL, 16); }
 static void wrong_bool(gguf_writer *w) { gw_bool(w, "the.key", 2); }
 static void wrong_bool_item(gguf_writer *w) { gw_array(w, "the.key", GW_BOOL, "\0\1\1\377", 4); }
-static void wrong_string(gguf_writer *w) { gw_key(w, "the.key", GW_STRING), gw_put_u64(&w->meta, 5), gw_put(&w->meta, "four", 4); }
-static void wrong_string_wraps(gguf_writer *w) { gw_key(w, "the.key", GW_STRING), gw_put_u64(&w->meta, UINT64_MAX), gw_put(&w->meta, "four", 4); }
+static void wrong_string(gguf_writer *w) {
+    gw_key(w, "the.key", GW_STRING), gw_put_u64(&w->meta, 5), gw_put(&w->meta, "four", 4);
+}
+static void wrong_string_wraps(gguf_writer *w) {
+    gw_key(w, "the.key", GW_STRING), gw_put_u64(&w->meta, UINT64_MAX), gw_put(&w->meta, "four", 4);
+}
 static void wrong_item_type(gguf_writer *w) { gw_array_head(w, "the.key", 99, 1), gw_put(&w->meta, NULL, 16); }
 static void wrong_array_over_end(gguf_writer *w) { gw_array_head(w, "the.key", GW_U32, 5), gw_put(&w->meta, NULL, 19); }
-static void wrong_array_wraps(gguf_writer *w) { gw_array_head(w, "the.key", GW_F64, UINT64_MAX / 8 + 2), gw_put(&w->meta, NULL, 64); }
-static void wrong_array_of_strings(gguf_writer *w) { gw_array_head(w, "the.key", GW_STRING, UINT64_MAX / 2), gw_put(&w->meta, NULL, 64); }
+static void wrong_array_wraps(gguf_writer *w) {
+    gw_array_head(w, "the.key", GW_F64, UINT64_MAX / 8 + 2), gw_put(&w->meta, NULL, 64);
+}
+static void wrong_array_of_strings(gguf_writer *w) {
+    gw_array_head(w, "the.key", GW_STRING, UINT64_MAX / 2), gw_put(&w->meta, NULL, 64);
+}
 static void wrong_string_in_array(gguf_writer *w) {
-    gw_array_head(w, "the.key", GW_STRING, 3), gw_put_str(&w->meta, "ok", 2), gw_put_u64(&w->meta, 1u << 20), gw_put(&w->meta, NULL, 40);
+    gw_array_head(w, "the.key", GW_STRING, 3), gw_put_str(&w->meta, "ok", 2), gw_put_u64(&w->meta, 1u << 20),
+        gw_put(&w->meta, NULL, 40);
 }
 static void wrong_nested_type(gguf_writer *w) {
-    gw_array_head(w, "the.key", GW_ARRAY, 1), gw_put_u32(&w->meta, 77), gw_put_u64(&w->meta, 1), gw_put(&w->meta, NULL, 16);
+    gw_array_head(w, "the.key", GW_ARRAY, 1), gw_put_u32(&w->meta, 77), gw_put_u64(&w->meta, 1),
+        gw_put(&w->meta, NULL, 16);
 }
 static void wrong_nested_depth(gguf_writer *w) { nest(w, 9); }
-static void wrong_nested_count(gguf_writer *w) { gw_array_head(w, "the.key", GW_ARRAY, UINT64_MAX / 12), gw_put(&w->meta, NULL, 64); }
+static void wrong_nested_count(gguf_writer *w) {
+    gw_array_head(w, "the.key", GW_ARRAY, UINT64_MAX / 12), gw_put(&w->meta, NULL, 64);
+}
 static void wrong_alignment_0(gguf_writer *w) { gw_u32(w, "general.alignment", 0); }
 static void wrong_alignment_1(gguf_writer *w) { gw_u32(w, "general.alignment", 1); }
 static void wrong_alignment_24(gguf_writer *w) { gw_u32(w, "general.alignment", 24); }
 static void wrong_alignment_type(gguf_writer *w) { gw_str(w, "general.alignment", "32"); }
-static void wrong_alignment_huge(gguf_writer *w) { gw_u32(w, "general.alignment", 0x80000000u), one_tensor(w, TYPE_F32, 1, ne_32, 0); }
+static void wrong_alignment_huge(gguf_writer *w) {
+    gw_u32(w, "general.alignment", 0x80000000u), one_tensor(w, TYPE_F32, 1, ne_32, 0);
+}
 static void wrong_alignment_64(gguf_writer *w) { gw_u64(w, "general.alignment", (uint64_t)1 << 32); }
-static void wrong_tensor_empty(gguf_writer *w) { gw_info(w, "", 0, TYPE_F32, 1, ne_32, 0), gw_put(&w->data, NULL, 256); }
-static void wrong_tensor_nul(gguf_writer *w) { gw_info(w, "a\0b", 3, TYPE_F32, 1, ne_32, 0), gw_put(&w->data, NULL, 256); }
+static void wrong_tensor_empty(gguf_writer *w) {
+    gw_info(w, "", 0, TYPE_F32, 1, ne_32, 0), gw_put(&w->data, NULL, 256);
+}
+static void wrong_tensor_nul(gguf_writer *w) {
+    gw_info(w, "a\0b", 3, TYPE_F32, 1, ne_32, 0), gw_put(&w->data, NULL, 256);
+}
 static void wrong_tensor_twice(gguf_writer *w) {
-    one_tensor(w, TYPE_F32, 1, ne_32, 0), gw_info(w, "other", 5, TYPE_F32, 1, ne_32, 128), one_tensor(w, TYPE_F32, 1, ne_32, 256);
+    one_tensor(w, TYPE_F32, 1, ne_32, 0), gw_info(w, "other", 5, TYPE_F32, 1, ne_32, 128),
+        one_tensor(w, TYPE_F32, 1, ne_32, 256);
 }
 static void wrong_dims_0(gguf_writer *w) { one_tensor(w, TYPE_F32, 0, ne_32, 0); gw_put(&w->infos, NULL, 64); }
-static void wrong_dims_5(gguf_writer *w) { static const uint64_t ne[5] = {32, 1, 1, 1, 1}; one_tensor(w, TYPE_F32, 5, ne, 0); }
+static void wrong_dims_5(gguf_writer *w) {
+    static const uint64_t ne[5] = {32, 1, 1, 1, 1};
+    one_tensor(w, TYPE_F32, 5, ne, 0);
+}
 static void wrong_dims_many(gguf_writer *w) {
-    gw_put_str(&w->infos, "the.tensor", 10), gw_put_u32(&w->infos, UINT32_MAX), gw_put(&w->infos, NULL, 99), w->n_tensors++;
+    gw_put_str(&w->infos, "the.tensor", 10), gw_put_u32(&w->infos, UINT32_MAX), gw_put(&w->infos, NULL, 99),
+        w->n_tensors++;
 }
 static void wrong_ne_0(gguf_writer *w) { dims(w, 0, 1, 1, 1); }
 static void wrong_ne_3(gguf_writer *w) { dims(w, 32, 1, 1, 0); }
@@ -320,8 +357,14 @@ static void wrong_ne_product(gguf_writer *w) { dims(w, (uint64_t)1 << 32, (uint6
 static void wrong_ne_product_0(gguf_writer *w) { dims(w, (uint64_t)1 << 32, (uint64_t)1 << 31, 2, (uint64_t)1 << 63); }
 static void wrong_ne_sign(gguf_writer *w) { dims(w, (uint64_t)1 << 63, 1, 1, 1); }
 static void wrong_ne_minus(gguf_writer *w) { dims(w, UINT64_MAX - 31, 1, 1, 1); }
-static void wrong_bytes(gguf_writer *w) { static const uint64_t ne[1] = {(uint64_t)1 << 62}; one_tensor(w, TYPE_F32, 1, ne, 0); }
-static void wrong_bytes_wrap(gguf_writer *w) { static const uint64_t ne[1] = {((uint64_t)1 << 62) + 8}; one_tensor(w, TYPE_F32, 1, ne, 0); }
+static void wrong_bytes(gguf_writer *w) {
+    static const uint64_t ne[1] = {(uint64_t)1 << 62};
+    one_tensor(w, TYPE_F32, 1, ne, 0);
+}
+static void wrong_bytes_wrap(gguf_writer *w) {
+    static const uint64_t ne[1] = {((uint64_t)1 << 62) + 8};
+    one_tensor(w, TYPE_F32, 1, ne, 0);
+}
 static void wrong_tensor_type(gguf_writer *w) { one_tensor(w, 4, 1, ne_32, 0); }
 static void wrong_tensor_type_big(gguf_writer *w) { one_tensor(w, UINT32_MAX, 1, ne_32, 0); }
 static void wrong_offset_unaligned(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, 16); }
@@ -330,10 +373,19 @@ static void wrong_offset_behind(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_
 static void wrong_offset_wraps(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, UINT64_MAX - 31); }
 static void wrong_no_weights(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, 0), w->data.n = 0; }
 static void wrong_no_padding(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, 0), w->data.n = 0, w->padded = false; }
-static void wrong_overlap(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, 96), gw_info(w, "b", 1, TYPE_F32, 1, ne_32, 0); }
-static void wrong_same_place(gguf_writer *w) { one_tensor(w, TYPE_F32, 1, ne_32, 0), gw_info(w, "b", 1, TYPE_F32, 1, ne_32, 0); }
+static void wrong_overlap(gguf_writer *w) {
+    one_tensor(w, TYPE_F32, 1, ne_32, 96), gw_info(w, "b", 1, TYPE_F32, 1, ne_32, 0);
+}
+static void wrong_same_place(gguf_writer *w) {
+    one_tensor(w, TYPE_F32, 1, ne_32, 0), gw_info(w, "b", 1, TYPE_F32, 1, ne_32, 0);
+}
 
-typedef struct wrong_file { const char *name; void (*write)(gguf_writer *w); nova_result code; const char *words; } wrong_file;
+typedef struct wrong_file {
+    const char *name;
+    void      (*write)(gguf_writer *w);
+    nova_result code;
+    const char *words;   /* in the message */
+} wrong_file;
 
 #define F NOVA_ERROR_FORMAT
 #define U NOVA_ERROR_UNSUPPORTED
@@ -415,7 +467,8 @@ static void test_wrong_files(void) {
         read_bytes(&r, p, n, false, 0);
         CHECK(r.result == c->code && r.error.code == c->code, "%s: %d %s", c->name, (int)r.result, r.error.message);
         CHECK(strstr(r.error.message, c->words) != NULL, "%s: %s", c->name, r.error.message);
-        CHECK(r.error.offset <= n, "%s: offset %llu of %llu", c->name, (unsigned long long)r.error.offset, (unsigned long long)n);
+        CHECK(r.error.offset <= n, "%s: offset %llu of %llu", c->name, (unsigned long long)r.error.offset,
+              (unsigned long long)n);
         CHECK(r.f.bytes_peak < (256 << 10), "%s: took %llu bytes", c->name, (unsigned long long)r.f.bytes_peak);
         read_end(&r);
         read_bytes(&r, p, n, false, 0);   /* no struct for the error is fine as well */
@@ -438,7 +491,8 @@ static void test_offsets(void) {
     read_end(&r);
     w.meta.p[7] = 0x80;                     /* the length of "ok", last byte */
     read_writer(&r, &w);
-    CHECK(r.error.offset == 24 && r.result == NOVA_ERROR_FORMAT, "%llu: %s", (unsigned long long)r.error.offset, r.error.message);
+    CHECK(r.error.offset == 24 && r.result == NOVA_ERROR_FORMAT, "%llu: %s", (unsigned long long)r.error.offset,
+          r.error.message);
     read_end(&r);
     gw_free(&w);
 }
@@ -525,7 +579,8 @@ static void test_wrong_bytes(void) {
 /* Several bytes at once, and 64-bit numbers that are dangerous. */
 static void test_random_damage(void) {
     static const uint64_t nasty[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, 0x100000000, 0x7fffffffffffffff,
-                                     0x8000000000000000, UINT64_MAX, UINT64_MAX - 7, UINT64_MAX / 8 + 1, 0x2000000000000000};
+                                     0x8000000000000000, UINT64_MAX, UINT64_MAX - 7, UINT64_MAX / 8 + 1,
+                                         0x2000000000000000};
     gguf_writer w;
     size_t      n;
     write_all_kinds(&w, 2, 64);
@@ -565,9 +620,11 @@ static void test_out_of_memory(void) {
         reading r;
         read_bytes(&r, p, n, false, at);
         long failed = r.f.failed;
-        CHECK(r.result == (failed ? NOVA_ERROR_MEMORY : NOVA_OK), "call %ld: %d %s", at, (int)r.result, r.error.message);
+        CHECK(r.result == (failed ? NOVA_ERROR_MEMORY : NOVA_OK), "call %ld: %d %s", at, (int)r.result,
+              r.error.message);
         CHECK(!failed || strstr(r.error.message, "out of memory"), "%s", r.error.message);
-        if (!failed) CHECK(r.f.bytes_peak < 6 * n + (256 << 10), "%llu bytes for a file of %llu", (unsigned long long)r.f.bytes_peak, (unsigned long long)n);
+        if (!failed) CHECK(r.f.bytes_peak < 6 * n + (256 << 10), "%llu bytes for a file of %llu",
+                           (unsigned long long)r.f.bytes_peak, (unsigned long long)n);
         read_end(&r);
         if (!failed) break;
     }
@@ -600,11 +657,17 @@ static void test_hostile_names(void) {
     size_t n_bytes = r.g.size;
     CHECK(r.f.bytes_peak < 6 * n_bytes + (1 << 20), "memory");
     read_end(&r);
+    w.meta.n--;   /* the last of many is not whole: no memory for the others */
+    read_writer(&r, &w);
+    CHECK(r.result == NOVA_ERROR_FORMAT && r.f.calls == 0, "%ld calls: %s", r.f.calls, r.error.message);
+    read_end(&r);
+    w.meta.n++;
     snprintf(name + 100, 20, "%08u", 7u);   /* odd numbers run from the end down: 7 is there as N - 7 is odd */
     bool there = (N - 7) % 2 == 1;
     gw_key_n(&w, name, 108, GW_U8), gw_put(&w.meta, "x", 1);
     read_writer(&r, &w);
-    CHECK((r.result == NOVA_ERROR_FORMAT) == there && (!there || strstr(r.error.message, "twice")), "%s", r.error.message);
+    CHECK((r.result == NOVA_ERROR_FORMAT) == there && (!there || strstr(r.error.message, "twice")), "%s",
+          r.error.message);
     CHECK(!there || r.error.offset > n_bytes - 1, "the later of the two is named");
     read_end(&r);
     gw_free(&w);
@@ -628,13 +691,31 @@ static bool sparse_write(const char *path, gguf_writer *w, uint64_t at, const vo
     return fclose(f) == 0 && ok;
 }
 
+/* Maps and reads a sparse file that `w` and `weights` make, or skips. */
+static bool read_sparse(reading *r, file_map *m, const host *h, const char *path, gguf_writer *w, uint64_t at,
+                        const float *weights) {
+    nova_error e;
+    if (sizeof(size_t) < 8) {
+        SKIP("a 32-bit process has no room for 5 GiB");
+        return false;
+    }
+    if (!sparse_write(path, w, at, weights, 32 * sizeof(float))) {
+        SKIP("no sparse file of 5 GiB can be written here");
+        return false;
+    }
+    CHECK(file_open(m, h, path, false, NULL, NULL, &e) == NOVA_OK && m->size == at + 128, "%s", e.message);
+    read_bytes(r, m->data, m->size, false, 0);
+    return true;
+}
+
 static void test_beyond_4_gib(void) {
     const uint64_t far_away = ((uint64_t)5 << 30) + 64;
     char           path[64];   /* its own: this test may run several times at once */
-    float          weights[32], behind = 0;
+    float          weights[32], last = 0;
     gguf_writer    w;
     file_map       m;
     reading        r;
+    host           h = host_init(NULL, NULL, NULL, NULL);
     snprintf(path, sizeof path, "build/test_gguf_%llx.sparse", (unsigned long long)clock_ns());
     for (int i = 0; i < 32; i++) weights[i] = (float)i;
     gw_init(&w);
@@ -642,22 +723,22 @@ static void test_beyond_4_gib(void) {
     gw_info(&w, "near", 4, TYPE_F32, 1, ne_32, 0);
     gw_info(&w, "far", 3, TYPE_F32, 1, ne_32, far_away);
     gw_put(&w.data, NULL, 32);
-    size_t head, start = 24 + w.meta.n + w.infos.n;
-    gw_finish(&w, &head);
-    start = (start + 31) / 32 * 32;
-    host h = host_init(NULL, NULL, NULL, NULL);
-    if (!sparse_write(path, &w, start + far_away, weights, sizeof weights)) {
-        SKIP("no sparse file of 5 GiB can be written here");
-    } else if (sizeof(size_t) < 8) {
-        SKIP("a 32-bit process has no room for 5 GiB");
-    } else {
-        nova_error e;
-        CHECK(file_open(&m, &h, path, false, NULL, NULL, &e) == NOVA_OK && m.size == start + far_away + 128, "%s", e.message);
-        read_bytes(&r, m.data, m.size, false, 0);
+    uint64_t start = (24 + w.meta.n + w.infos.n + 31) / 32 * 32;
+    if (read_sparse(&r, &m, &h, path, &w, start + far_away, weights)) {
         const gguf_tensor *t = r.result == NOVA_OK ? gguf_find_tensor(&r.g, str_c("far")) : NULL;
         CHECK(t != NULL, "%s", r.error.message);
-        if (t) memcpy(&behind, t->data + 31 * sizeof(float), sizeof behind);
-        CHECK(behind == 31.0f, "%g", (double)behind);
+        if (t) memcpy(&last, t->data + 31 * sizeof(float), sizeof last);
+        CHECK(last == 31.0f, "%g", (double)last);
+        read_end(&r);
+        file_close(&m, &h);
+    }
+    /* 5 GiB of holes have room for what the head promises: three hundred million keys. */
+    w.n_meta = 300000000;
+    w.infos.n = 0;
+    if (read_sparse(&r, &m, &h, path, &w, start + far_away, weights)) {
+        CHECK(r.result == NOVA_ERROR_FORMAT && strstr(r.error.message, "key 1: its name is empty"), "%s",
+              r.error.message);
+        CHECK(r.f.calls == 0, "%ld allocations for holes", r.f.calls);
         read_end(&r);
         file_close(&m, &h);
     }

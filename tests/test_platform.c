@@ -165,7 +165,8 @@ static void test_clocks(void) {
         struct tm tm, *want = localtime(&t);
         CHECK(want && clock_local(times[i], &tm), "local time of %lld", (long long)times[i]);
         CHECK(want && tm.tm_year == want->tm_year && tm.tm_yday == want->tm_yday && tm.tm_hour == want->tm_hour &&
-              tm.tm_min == want->tm_min && tm.tm_sec == want->tm_sec && tm.tm_wday == want->tm_wday, "of %lld", (long long)times[i]);
+              tm.tm_min == want->tm_min && tm.tm_sec == want->tm_sec && tm.tm_wday == want->tm_wday, "of %lld",
+                  (long long)times[i]);
     }
     struct tm tm;
     CHECK(!clock_local(INT64_MAX, &tm) && !clock_local(INT64_MIN, &tm), "years that no calendar has");
@@ -384,7 +385,8 @@ static void test_reading(void) {
     CHECK(write_file(path, p, n), "write");
     open_path(&o, path, true, 0);
     CHECK(o.result == NOVA_OK && o.m.size == n && memcmp(o.m.data, p, n) == 0, "%s", o.error.message);
-    CHECK(w.n == 3 && w.seen[0] == 16 * MIB && w.seen[1] == 32 * MIB && w.seen[2] == n && w.total == n, "pieces: %d", w.n);
+    CHECK(w.n == 3 && w.seen[0] == 16 * MIB && w.seen[1] == 32 * MIB && w.seen[2] == n && w.total == n, "pieces: %d",
+          w.n);
     open_end(&o);
     memset(&w, 0, sizeof w);
     w.cancel_at = 2;
@@ -541,7 +543,8 @@ static NOVA_NOINLINE float add_up_exactly(const float *x, int n) {   /* Kahan's 
 
 static NOVA_NOINLINE int  classify(float x) { return (isnan(x) ? 1 : 0) | (isinf(x) ? 2 : 0) | (x != x ? 4 : 0); }
 static NOVA_NOINLINE bool finite_number(float x) { return f32_is_finite(x) && f64_is_finite((double)x) && x - x == 0; }
-static NOVA_NOINLINE bool infinite_or_nan(float x) { return !f32_is_finite(x) && !f64_is_finite((double)x) && x - x != 0; }
+static NOVA_NOINLINE bool infinite_or_nan(float x) { return !f32_is_finite(x) && !f64_is_finite((double)x) &&
+                                                    x - x != 0; }
 static NOVA_NOINLINE float plus_zero(float x) { return x + 0.0f; }
 static NOVA_NOINLINE float divide(float x, float y) { return x / y; }
 
@@ -563,8 +566,10 @@ static void test_float_rules(void) {
     float nan_bits = float_of(0x7fc00000), infinity_bits = float_of(0x7f800000);
     CHECK(add_up(x, 1001) == in_order, "a sum in order: %.9g, %.9g", (double)add_up(x, 1001), (double)in_order);
     CHECK(fabs((double)add_up_exactly(x, 1001) - exact) <= 1e-7 * fabs(exact), "a compensated sum");
-    CHECK(classify(nan_bits) == 5 && classify(infinity_bits) == 2 && classify(one) == 0, "%d %d %d", classify(nan_bits), classify(infinity_bits), classify(one));
-    CHECK(!finite_number(nan_bits) && !finite_number(infinity_bits) && finite_number(one) && finite_number(FLT_MAX) && finite_number(tiny), "finite");
+    CHECK(classify(nan_bits) == 5 && classify(infinity_bits) == 2 && classify(one) == 0, "%d %d %d",
+          classify(nan_bits), classify(infinity_bits), classify(one));
+    CHECK(!finite_number(nan_bits) && !finite_number(infinity_bits) && finite_number(one) && finite_number(FLT_MAX) &&
+          finite_number(tiny), "finite");
     CHECK(infinite_or_nan(nan_bits) && infinite_or_nan(infinity_bits) && !infinite_or_nan(-FLT_MAX), "not finite");
     CHECK(bits_of(plus_zero(-zero)) == 0, "-0 + 0 is +0");
     for (uint32_t i = 1; i < 100; i++) {   /* the reciprocal's product is wrong for some of these */

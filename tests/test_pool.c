@@ -187,7 +187,8 @@ static void test_float_modes(void) {
 #else
     fpcr_write(before);
 #endif
-    CHECK(j->calls[0] && j->calls[1] && j->calls[2], "subnormals live in tasks: %d %d %d", j->calls[0], j->calls[1], j->calls[2]);
+    CHECK(j->calls[0] && j->calls[1] && j->calls[2], "subnormals live in tasks: %d %d %d", j->calls[0], j->calls[1],
+          j->calls[2]);
     CHECK(flushed_before == 0.0f && flushed_after == 0.0f, "the caller's mode is put back");
     pool_close(p);
     free(j);
@@ -307,7 +308,8 @@ static void print_costs(void) {
     uint64_t run = clock_ns();
     pool_run(p, barriers, j);
     uint64_t end = clock_ns();
-    printf("2 threads: %.0f ns a run, %.0f ns a barrier\n", (double)(run - start) / rounds, (double)(end - run) / rounds);
+    printf("2 threads: %.0f ns a run, %.0f ns a barrier\n", (double)(run - start) / rounds,
+           (double)(end - run) / rounds);
     pool_close(p);
     free(j);
 }

@@ -109,42 +109,47 @@ static void utf8_add(text *t, uint32_t code) {
     text_add(t, bytes, n);
 }
 
-/* ---- Characters that stand in a string as they are; 0x7f may, but a terminal takes it for a control ---- */
+/* ---- Writing ---- */
 
+/* Characters that stand in a string as they are. 0x7f may too, but a terminal takes it for a control. */
 static bool json_is_plain(char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; }
 
-/* ---- Writing. `key` is NULL inside arrays and at the top. ---- */
+/* One character that is not plain; returns its length. C1 controls are escaped for terminals, what Unicode takes for a
+ * line's end for readers of lines. */
+static size_t text_add_escaped(text *t, const char *p, size_t n, bool quotes) {
+    static const char FROM[] = "\n\t\r", TO[] = "ntr";
+    unsigned char     c      = (unsigned char)*p;
+    const char       *brief  = (const char *)memchr(FROM, c, sizeof FROM - 1);
+    bool              valid;
+    size_t            length = utf8_next(p, n, &valid);
+    if (!valid) text_put(t, UTF8_REPLACEMENT);
+    else if (c == '"' || c == '\\') text_printf(t, quotes ? "\\%c" : "%c", c);
+    else if (brief) text_printf(t, "\\%c", TO[brief - FROM]);
+    else if (c < 0x20 || c == 0x7f) text_printf(t, "\\u%04x", c);
+    else if (c == 0xc2 && (unsigned char)p[1] < 0xa0) text_printf(t, "\\u00%02x", p[1] & 0xff);
+    else if (length == 3 && memcmp(p, "\xe2\x80\xa8", 3) == 0) text_put(t, "\\u2028");
+    else if (length == 3 && memcmp(p, "\xe2\x80\xa9", 3) == 0) text_put(t, "\\u2029");
+    else text_add(t, p, length);
+    return length;
+}
 
-/* ASCII and C1 controls are escaped for terminals, what Unicode takes for a line's end for readers of lines. */
-static void json_string(text *t, const char *p, size_t n) {
-    text_char(t, '"');
+/* Bytes as a JSON string has them between its quotes; without `quotes` for people, '"' and '\\' as they are. */
+static void text_add_clean(text *t, const char *p, size_t n, bool quotes) {
     for (size_t i = 0; i < n;) {
         size_t from = i;
         while (i < n && json_is_plain(p[i])) i++;
         text_add(t, p + from, i - from);
-        if (i == n) break;
-        unsigned char c = (unsigned char)p[i];
-        if (c == '"' || c == '\\') {
-            text_char(t, '\\');
-            text_char(t, p[i++]);
-        } else if (c < 0x20 || c == 0x7f) {
-            const char *brief = c == '\n' ? "\\n" : c == '\t' ? "\\t" : c == '\r' ? "\\r" : NULL;
-            if (brief) text_put(t, brief);
-            else text_printf(t, "\\u%04x", c);
-            i++;
-        } else {
-            bool   valid;
-            size_t length = utf8_next(p + i, n - i, &valid);
-            if (!valid) text_put(t, UTF8_REPLACEMENT);
-            else if (c == 0xc2 && (unsigned char)p[i + 1] < 0xa0) text_printf(t, "\\u00%02x", p[i + 1] & 0xff);
-            else if (length == 3 && memcmp(p + i, "\xe2\x80\xa8", 3) == 0) text_put(t, "\\u2028");
-            else if (length == 3 && memcmp(p + i, "\xe2\x80\xa9", 3) == 0) text_put(t, "\\u2029");
-            else text_add(t, p + i, length);
-            i += length;
-        }
+        if (i < n) i += text_add_escaped(t, p + i, n - i, quotes);
     }
+}
+
+static void json_string(text *t, const char *p, size_t n) {
+    text_char(t, '"');
+    text_add_clean(t, p, n, true);
     text_char(t, '"');
 }
+
+/* Below, `key` is NULL inside arrays and at the top. */
 
 /* What comes before a value: the comma that the last character calls for, and the key. */
 static void json_key(text *t, const char *key, size_t n_key) {

@@ -332,13 +332,18 @@ static nova_result generate(job *j, bool stream, text *collect, id_list *ids, an
     return stats->ended ? NOVA_OK : r;
 }
 
+static int run_failed(const job *j) {
+    if (j->error.code != NOVA_ERROR_CONTEXT_FULL) return job_failed(j);
+    return failed("%s: -c N gives more room, --limit slide no end", j->error.message);
+}
+
 static bool feed_raw(job *j, const text *prompt) {
     id_list  ids   = {NULL, 0, 0};
     uint32_t flags = j->o.special ? NOVA_PARSE_SPECIAL : 0;
     bool     good  = encode_front(j, &ids) && encode(j, prompt->p, prompt->n, flags, &ids);
     if (!good) job_failed(j);
     else if (ids.n == 0) good = !failed("the prompt is empty, and the model asks for no token in front of it");
-    else if (nova_session_feed(j->session, ids.p, ids.n, &j->error) != NOVA_OK) good = !job_failed(j);
+    else if (nova_session_feed(j->session, ids.p, ids.n, &j->error) != NOVA_OK) good = !run_failed(j);
     free(ids.p);
     return good;
 }
@@ -354,7 +359,7 @@ static bool feed_chat(job *j, const text *prompt) {
     messages[1].content = prompt->p;
     chat.messages   = j->o.system ? messages : messages + 1;
     chat.n_messages = j->o.system ? 2 : 1;
-    return nova_session_chat(j->session, &chat, &j->error) == NOVA_OK || !job_failed(j);
+    return nova_session_chat(j->session, &chat, &j->error) == NOVA_OK || !run_failed(j);
 }
 
 /* Feeds the prompt; false after saying why. */
@@ -409,8 +414,7 @@ static int run_generate(job *j, const text *prompt) {
     if (r == NOVA_OK && j->o.json) run_json(j, &answer, &ids, &stats);
     text_free(&answer);
     free(ids.p);
-    if (r == NOVA_ERROR_CONTEXT_FULL) return failed("%s: -c N gives more room, --limit slide no end", j->error.message);
-    return r == NOVA_OK ? EXIT_DONE : job_failed(j);
+    return r == NOVA_OK ? EXIT_DONE : run_failed(j);
 }
 
 static int call_run(job *j) {
@@ -427,7 +431,7 @@ static int call_run(job *j) {
         failed("--system: the model has no chat template");
     } else {
         if (!j->info.has_chat_template && !j->o.raw) {
-            if (!j->o.json) fprintf(stderr, "%sno chat template in the model: as with --raw%s\n", dim(), plain());
+            fprintf(stderr, "%sno chat template in the model: as with --raw%s\n", dim(), plain());
             j->o.raw = true;
         }
         status = run_generate(j, &prompt);
@@ -568,10 +572,10 @@ static nova_result chat_evaluate(conversation *c, text *answer, answer_stats *st
     return r;
 }
 
-/* What became of the question: 'r' other than OK has been said by then. */
+/* Says what went wrong, and what to do about it. */
 static int chat_trouble(conversation *c, nova_result r) {
     if (r == NOVA_OK || r == NOVA_CANCELLED) return CHAT_ON;
-    if (r != NOVA_ERROR_CONTEXT_FULL || !c->at_terminal) job_failed(c->j);
+    if (r != NOVA_ERROR_CONTEXT_FULL) job_failed(c->j);
     else failed("%s: /reset starts anew; -c N gives more room, --limit slide no end", c->j->error.message);
     return c->at_terminal ? (int)CHAT_ON : (int)EXIT_FAILED;
 }
@@ -683,8 +687,8 @@ static void meta_find(const job *j, const char *wanted, char *value, size_t size
 /* Text of a file on a terminal: control characters as JSON writes them, at most `most` bytes. */
 static void info_put(job *j, const char *p, size_t n, size_t most) {
     text shown = {NULL, 0, 0};
-    json_string(&shown, p, n < most ? n : most);
-    out_write(j, shown.p + 1, shown.n - 2);
+    text_add_clean(&shown, p, n < most ? n : most, false);
+    out_write(j, shown.p, shown.n);
     if (n > most) out_write(j, "...", 3);
     text_free(&shown);
 }

@@ -46,7 +46,8 @@ bench: build/nova $(MODEL)
 ifneq (,$(filter nova.c,$(MAKECMDGOALS)))
 .PHONY: nova.c
 nova.c:
-	python3 src/join.py -o $@
+	@mkdir -p build
+	python3 src/join.py -o build/joined.c && mv build/joined.c $@
 endif
 
 clean:

@@ -18,7 +18,9 @@ MODULES = """
 base platform pool
 quant gguf
 cpu_input cpu_narrow cpu_wide cpu_vector cpu_attend
-unicode pretokenize tokenizer chat
+unicode pretokenize vocab tokenizer
+letters jinja_value jinja_print json jinja_text jinja_format jinja_member jinja_operate jinja_test jinja_filter
+jinja_global jinja_lex jinja_parse jinja_scope jinja_run chat
 model text
 program kv
 cpu

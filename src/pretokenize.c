@@ -216,7 +216,7 @@ static size_t pre_punctuation(const char *p, size_t at, size_t end, const char *
 }
 
 static size_t pre_signs(const char *p, size_t at, size_t end) { return pre_punctuation(p, at, end, "$+<=>^~|"); }
-static size_t pre_signs_falcon(const char *p, size_t at, size_t end) { return pre_punctuation(p, at, end, "$+<=>^~|`"); }
+static size_t pre_falcon(const char *p, size_t at, size_t end) { return pre_punctuation(p, at, end, "$+<=>^~|`"); }
 
 static size_t pre_digit(const char *p, size_t at, size_t end) { return pre_digits(p, at, end, 1); }
 static size_t pre_digits_3(const char *p, size_t at, size_t end) { return pre_digits(p, at, end, 3); }
@@ -238,7 +238,7 @@ static const pre_rule pre_rules[] = {
 #define WORDS_ONE(fn)  {fn, NULL, NULL, NULL}
     /* name             stages                nfc    whole  bos */
     {"default",         {pre_signs, pre_gpt2, pre_number, pre_ascii_digits_3}, false, false, false},
-    {"falcon",          {pre_signs_falcon, pre_gpt2, pre_ascii_digits_3, NULL}, false, false, false},
+    {"falcon",          {pre_falcon, pre_gpt2, pre_ascii_digits_3, NULL}, false, false, false},
     {"gpt-2",           WORDS_ONE(pre_gpt2),   false, false, false},
     {"phi-2",           WORDS_ONE(pre_gpt2),   false, false, false},
     {"exaone4",         WORDS_ONE(pre_gpt2),   false, false, false},

@@ -2,9 +2,9 @@
 #ifndef NOVA_TOKENIZER_H
 #define NOVA_TOKENIZER_H
 
-#include "gguf.h"
+#include "vocab.h"
 
-typedef struct tokenizer tokenizer;
+typedef vocab tokenizer;
 
 /* Builds from the tokenizer.ggml.* keys. Everything goes into the arena; token texts stay in the file. `h` gives memory
  * that is returned before the end.
@@ -27,10 +27,11 @@ static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text,
  * token; bytes 0xFF of the text itself become U+FFFD. False when memory ends. */
 static bool tokenizer_mark(const tokenizer *t, str text, text_buffer *out);
 
-/* Writes the bytes of one token at most `capacity` of them, and returns how many it has. Control tokens have none unless
- * `special`. A "llama" vocabulary's first token of a text loses its leading space: `first`, which is the first token that
- * has bytes without it. */
-static size_t tokenizer_piece(const tokenizer *t, int32_t id, bool first, bool special, char *out, size_t capacity);
+/* Writes the bytes of one token, at most `capacity` of them, and returns how many it has. Control tokens have none
+ * unless `want_special`. The first token of a text that has bytes is the `first`: in a "llama" vocabulary it loses its
+ * leading space (and may then have none). */
+static size_t tokenizer_piece(const tokenizer *t, int32_t id, bool first, bool want_special, char *out,
+                              size_t capacity);
 static size_t tokenizer_max_piece(const tokenizer *t);   /* bytes of the longest piece */
 static bool   tokenizer_is_end(const tokenizer *t, int32_t id);
 static bool   tokenizer_adds_bos(const tokenizer *t);

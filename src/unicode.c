@@ -8,7 +8,7 @@ typedef struct unicode_range { uint32_t first, n, value; } unicode_range;
 
 /* Unicode Character Database 15.0.0. */
 
-/* A letter a code point: see UNICODE_CLASSES. Rows of 64, found through unicode_index below U+20000. */
+/* A letter a code point: see unicode.h. Rows of 64, found through unicode_index below U+20000. */
 static const char unicode_rows[396][65] = {
     "xxxxxxxxxwwwwwxxxxxxxxxxxxxxxxxxwpppsppppppsppppnnnnnnnnnnppsssp",
     "puuuuuuuuuuuuuuuuuuuuuuuuuupppspsllllllllllllllllllllllllllpspsx",

@@ -113,7 +113,7 @@ def tables(ucd):
     return "\n".join([
         f"/* Unicode Character Database {ucd.version}. */",
         "",
-        f"/* A letter a code point: see UNICODE_CLASSES. Rows of {BLOCK}, found through unicode_index below U+{DIRECT:X}. */",
+        f"/* A letter a code point: see unicode.h. Rows of {BLOCK}, found through unicode_index below U+{DIRECT:X}. */",
         f"static const char unicode_rows[{len(rows)}][{BLOCK + 1}] = {{",
         ",\n".join(f'    "{row}"' for row in rows), "};", "",
         f"static const uint16_t unicode_index[{len(index)}] = {{", table(map(str, index)), "};", "",
@@ -126,7 +126,8 @@ def tables(ucd):
         "/* Canonical decompositions, one step each: a code point, and the one or two (else 0) that it stands for. */",
         f"static const uint32_t unicode_pairs[{len(pairs)}][3] = {{", table(pair(c, p) for c, p in pairs), "};", "",
         "/* The rows of unicode_pairs that may be composed, in the order of their two parts. */",
-        f"static const uint16_t unicode_composed[{len(composed)}] = {{", table(str(i) for _, _, i in composed), "};", ""])
+        f"static const uint16_t unicode_composed[{len(composed)}] = {{",
+        table(str(i) for _, _, i in composed), "};", ""])
 
 
 def rewrite(text, ucd):

@@ -67,11 +67,11 @@ static uint64_t sum_of(const sampler *s) {
 }
 
 /* The least key of at least this weight, which is above 0. */
-static int32_t key_of_weight(const sampler *s, uint64_t weight) {
+static int32_t key_of_weight(const sampler *s, uint64_t wanted) {
     int32_t low = -KEY_INFINITY, high = key_of(s->max);   /* the answer is above low, up to high */
     while ((int64_t)high - low > 1) {
         int32_t middle = (int32_t)(((int64_t)high + low) / 2);
-        if (weight_of(s, value_of_key(middle)) >= weight) high = middle;
+        if (weight_of(s, value_of_key(middle)) >= wanted) high = middle;
         else low = middle;
     }
     return high;

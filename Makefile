@@ -26,7 +26,7 @@ build/nova.o: nova.c nova.h
 run:
 	@sh tests/setup.sh run "$(MODEL)"
 	@$(MAKE) --no-print-directory build/nova "$(MODEL)"
-	@build/nova run -m "$(MODEL)" -p "$$PROMPT" -n $(N)
+	@build/nova run -m "$(MODEL)" -p "$$PROMPT" -n $(N) --temp 0
 
 models/SmolLM2-135M-Instruct.Q4_1.gguf:
 	@python3 examples/get_model.py $@

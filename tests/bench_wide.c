@@ -22,7 +22,8 @@ static double seconds(void) { return (double)clock_ns() * 1e-9; }
 #define TWELVE(before, after)                                                                                     \
     before "0" after before "1" after before "2" after before "3" after before "4" after before "5" after         \
     before "6" after before "7" after before "8" after before "9" after before "10" after before "11" after
-#define CLOBBERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm15"
+#define CLOBBERS \
+    "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm14", "xmm15"
 #define LOOPS 1000000
 
 /* Operations a second, in Gop/s, of instructions that do `operations` each on registers of the kind `r`. */
@@ -85,7 +86,8 @@ static void *aligned(size_t size) {
     return p + (64 - (uintptr_t)p % 64) % 64;   /* the process frees it */
 }
 
-static double matmul_seconds(cpu_level level, const weight *w, const uint8_t *input, size_t n_col, float *out, uint32_t n) {
+static double matmul_seconds(cpu_level level, const weight *w, const uint8_t *input, size_t n_col, float *out,
+                             uint32_t n) {
     uint32_t unit = wide_panel_rows(level, w->type, w->n_in), units = (w->n_out + unit - 1) / unit;
     static void *scratch[MAX_THREADS];
     double best = 1e9;
@@ -97,8 +99,8 @@ static double matmul_seconds(cpu_level level, const weight *w, const uint8_t *in
         atomic_int32 gate;
         atomic_store_release(&gate, (int32_t)n);
         for (uint32_t i = 0; i < n; i++) {
-            job j = { level, w, input, n_col, out, units * i / n * unit, (uint32_t)size_min(w->n_out, units * (i + 1) / n * unit),
-                      scratch[i], &gate };
+            uint32_t begin = units * i / n * unit, end = (uint32_t)size_min(w->n_out, units * (i + 1) / n * unit);
+            job      j     = { level, w, input, n_col, out, begin, end, scratch[i], &gate };
             jobs[i] = j;
             if (i && !thread_start(&threads[i], job_run, &jobs[i])) exit(1);
         }
@@ -112,16 +114,16 @@ static double matmul_seconds(cpu_level level, const weight *w, const uint8_t *in
     return best;
 }
 
-static uint8_t *random_weights(const type_info *info, size_t bytes) {
-    uint8_t *p = (uint8_t *)aligned(bytes);
-    uint64_t z = 1;
+/* Any bytes, but where halves or floats may lie ones of ordinary size: the processor is slow with subnormals. */
+static uint8_t *random_weights(uint32_t type, size_t bytes) {
+    uint32_t block = type_of(type)->block_bytes, high = type == TYPE_Q6_K ? 209 : block <= 4 ? block - 1 : 1;
+    bool     two   = type == TYPE_Q4_1 || type == TYPE_Q5_1 || type == TYPE_Q4_K || type == TYPE_Q5_K;
+    uint8_t *p     = (uint8_t *)aligned(bytes);
+    uint64_t z     = 1;
     for (size_t i = 0; i < bytes; i++) p[i] = (uint8_t)((z = z * 6364136223846793005u + 1442695040888963407u) >> 56);
-    /* Where halves or floats may lie: no infinities, no NaN, no subnormals. */
-    for (size_t i = 0; i < bytes; i += info->block_bytes) {
-        if (info->block_bytes <= 4) p[i + info->block_bytes - 1] = 0x2c;
-        p[i + 1] = info->block_bytes == 4 ? p[i + 1] : 0x2c;
-        if (info->block_bytes == 20 || info->block_bytes == 24 || info->block_bytes == 144 || info->block_bytes == 176) p[i + 3] = 0x2c;
-        if (info->block_bytes == 210) p[i + 209] = 0x2c;
+    for (size_t i = 0; i < bytes; i += block) {
+        p[i + high] = 0x2c;
+        if (two) p[i + 3] = 0x2c;
     }
     return p;
 }
@@ -132,7 +134,7 @@ static void measure(cpu_level level, uint32_t type, const double *peaks) {
         const shape *z    = &SHAPES[s];
         uint32_t     form = wide_form(type);
         weight       w    = { type, z->n_in, z->n_out, type_row_bytes(type, z->n_in), NULL };
-        w.data = random_weights(type_of(type), w.row_bytes * w.n_out);
+        w.data = random_weights(type, w.row_bytes * w.n_out);
         float   *x     = (float *)aligned(sizeof(float) * z->n_in * z->n_col);
         float   *out   = (float *)aligned(sizeof(float) * z->n_out * z->n_col);
         uint8_t *input = (uint8_t *)aligned(wide_input_bytes(level, form, z->n_in, z->n_col));
@@ -163,7 +165,11 @@ int main(int argc, char **argv) {
     double peaks[2] = { peak(level, 0), peak(level, 1) };
     printf("level %d, peak of one thread: int8 %.1f, float %.1f Gop/s\n", (int)level, peaks[1], peaks[0]);
     printf("Gop/s and share of the peak with 1 and 2 threads (packing the columns, in the same share of one thread)\n");
-    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) printf("  %u x %u x %u  ", SHAPES[s].n_in, SHAPES[s].n_out, SHAPES[s].n_col);
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) {
+        char text[48];
+        snprintf(text, sizeof text, "%u x %u x %u", SHAPES[s].n_in, SHAPES[s].n_out, SHAPES[s].n_col);
+        printf("%s%-37s", s ? "" : "      ", text);
+    }
     printf("\n");
     for (uint32_t type = 0; type < TYPE_LIMIT; type++) {
         bool wanted = i >= argc && type_of(type)->name;

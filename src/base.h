@@ -28,7 +28,7 @@
 #define NOVA_INLINE       static inline __attribute__((always_inline))
 #define NOVA_NOINLINE     __attribute__((noinline))
 #define NOVA_RESTRICT     __restrict__
-#define NOVA_UNUSED       __attribute__((unused))
+#define NOVA_UNUSED       __attribute__((unused))   /* tested, and called by what is to come */
 #define NOVA_LIKELY(x)    __builtin_expect(!!(x), 1)
 #define NOVA_ALIGN(n)     __attribute__((aligned(n)))
 #else

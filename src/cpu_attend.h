@@ -27,7 +27,7 @@ typedef struct attend_state {
 
 static void attend_begin(attend_state *s, float *acc, uint32_t head_dim_v);
 /* An attention sink: a learned score that takes weight and has no value (gpt-oss). */
-static void attend_sink(attend_state *s, float score, uint32_t head_dim_v);
+NOVA_UNUSED static void attend_sink(attend_state *s, float score, uint32_t head_dim_v);
 
 /* Bytes of scratch for attend_page with up to n_q queries, aligned to 64. */
 static size_t attend_scratch_bytes(const attend_shape *shape, uint32_t n_q);

@@ -28,12 +28,12 @@ static void vector_act(cpu_level level, activation act, float *y, const float *x
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n);
 
 static void  vector_add(cpu_level level, float *y, const float *x, size_t n);              /* y += x */
-static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
-static float vector_dot(cpu_level level, const float *a, const float *b, size_t n);
+NOVA_UNUSED static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
+NOVA_UNUSED static float vector_dot(cpu_level level, const float *a, const float *b, size_t n);
 /* Softmax in place; the largest element is subtracted first. */
-static void  vector_softmax(cpu_level level, float *x, size_t n);
+NOVA_UNUSED static void  vector_softmax(cpu_level level, float *x, size_t n);
 /* Index of the largest element, the first of equals; NaN never wins. False when every element is NaN or n is 0. */
-static bool  vector_argmax(cpu_level level, const float *x, size_t n, size_t *index);
+NOVA_UNUSED static bool  vector_argmax(cpu_level level, const float *x, size_t n, size_t *index);
 /* False when an element is a NaN or an infinity. */
 static bool  vector_finite(cpu_level level, const float *x, size_t n);
 

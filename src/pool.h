@@ -11,7 +11,7 @@ typedef struct pool pool;
 static nova_result pool_open(pool **out, const host *h, uint32_t n, nova_parallel_fn parallel, void *parallel_user,
                              nova_error *error);
 static void        pool_close(pool *p);   /* joins the workers; NULL is ignored */
-static uint32_t    pool_size(const pool *p);
+NOVA_UNUSED static uint32_t    pool_size(const pool *p);
 
 /* Runs task(arg, i, n) for i = 0..n-1 at the same time and returns when all have returned. Float modes are set for
  * each (float_mode_enter). Not from inside a task. */

@@ -35,7 +35,7 @@ typedef struct type_info {
 /* Never NULL; a number out of range gives an entry without a name. */
 static const type_info *type_of(uint32_t type);
 /* The type's number by name ("Q4_K", any case), or -1. */
-static int  type_by_name(const char *name);
+NOVA_UNUSED static int  type_by_name(const char *name);
 /* Bytes of a row of n weights; n is a multiple of the type's block. */
 static size_t type_row_bytes(uint32_t type, size_t n);
 

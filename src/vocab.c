@@ -191,7 +191,7 @@ static nova_result open_numbers(opening *o) {
     if (v->is_spm && !v->scores)
         return open_fail(o, NOVA_ERROR_FORMAT, NULL, "the file has no key \"tokenizer.ggml.scores\"");
     for (uint32_t i = 0; i < v->n_vocab; i++) {
-        int64_t type = v->types ? gguf_item_int(v->types, i) : TOKEN_NORMAL;
+        int64_t type = v->types ? gguf_item_int(v->types, i) : (int64_t)TOKEN_NORMAL;
         if (type < 0 || type >= TOKEN_TYPE_COUNT)
             return open_fail(o, NOVA_ERROR_FORMAT, v->types->data, "token %u has type %lld", i, (long long)type);
         if (v->is_spm && !is_finite(gguf_item_f32(v->scores, i)))
@@ -399,7 +399,7 @@ static nova_result open_vocab(opening *o) {
     for (uint32_t id = 0; gguf_strings_next(&strings, &text); id++) TRY_VOCAB(open_token(o, id, text));
     special_sort(v->specials, v->n_special);
     for (uint32_t i = 0; i < v->n_special; i++) v->starts[(unsigned char)v->specials[i].text.p[0]] = true;
-    if (v->is_spm && v->starts[(unsigned char)SPM_SPACE[0]]) v->starts[' '] = true;
+    if (v->is_spm) v->starts[(unsigned char)' '] = v->starts[(unsigned char)SPM_SPACE[0]];
     open_characters(v);
     return NOVA_OK;
 }

@@ -50,7 +50,7 @@ typedef struct gguf {
 /* Reads everything but the weights, checks all of it; tables go into the arena, and take at most six times the bytes
  * that the file itself spends on them (a file of holes that promises much gets nothing). Time is that of sorting the
  * names. Every rejection names the place: the offset, and the key or tensor. With `vocab_only`, tensors are not read at
- * all: n_tensors is 0. Beyond the specification's rules these are refused: duplicate or empty names, names with a NUL or
+ * all: n_tensors is 0. Refused beyond the specification: duplicate or empty names, names with a NUL or
  * over 65535 bytes, tensors that share bytes (so weights are never more than the file), arrays nested deeper than 8.
  * Errors: FORMAT, UNSUPPORTED (version 1, big-endian, a tensor type that type_of does not know), MEMORY. */
 static nova_result gguf_read(gguf *g, arena *a, const uint8_t *data, size_t size, bool vocab_only, nova_error *error);

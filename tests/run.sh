@@ -295,10 +295,16 @@ part_fuzz() {
     finish
 }
 
-# A check in Python prints the closing line itself, or its exit status is one check.
+# A check in Python prints the closing line itself, or its exit status is one check. Programs that it needs, tests/NAME_*.c,
+# are built and given to it.
 part_check() {
-    local log=$OUT/check.$NAME.out rc module
-    python3 "tests/check_$NAME.py" 2>&1 | tee "$log"
+    local log=$OUT/check.$NAME.out rc module source programs=()
+    for source in tests/"$NAME"_*.c; do
+        [ -e "$source" ] || continue
+        programs+=("$OUT/$(basename "$source" .c)")
+        build gcc -std=c11 -O1 -w $TEST "$source" -o "${programs[-1]}" $LIBS
+    done
+    python3 "tests/check_$NAME.py" "${programs[@]}" 2>&1 | tee "$log"
     rc=${PIPESTATUS[0]}
     module=$(sed -n "s/^ModuleNotFoundError: No module named '\(.*\)'/\1/p" "$log")
     [ -z "$module" ] || skip_all "python3 has no module $module"

@@ -82,8 +82,8 @@ if [ -n "$required$optional" ]; then
 fi
 
 # Reference code in Python that some checks compare with; a check whose module is missing is skipped and says so.
-if [ "$mode" = test ] && ! PYTHONPATH=build/python python3 -c 'import numpy, gguf' 2>/dev/null; then
-    echo "setup: fetching the Python modules numpy and gguf into build/python"
+if [ "$mode" = test ] && ! PYTHONPATH=build/python python3 -c 'import numpy, gguf, jinja2' 2>/dev/null; then
+    echo "setup: fetching the Python modules numpy, gguf and jinja2 into build/python"
     quietly env PIP_ROOT_USER_ACTION=ignore python3 -m pip install -q --disable-pip-version-check --no-warn-script-location --target build/python \
-        numpy gguf || echo "setup: numpy and gguf could not be installed"
+        numpy gguf jinja2 || echo "setup: numpy, gguf and jinja2 could not be installed"
 fi

@@ -21,7 +21,7 @@ typedef struct attend_shape {
 
 /* One query's running state: greatest score, sum of exponentials, and the weighted sum of values (head_dim_v floats). */
 typedef struct attend_state {
-    float  max, sum;
+    float  top, sum;
     float *acc;
 } attend_state;
 

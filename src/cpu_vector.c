@@ -119,20 +119,20 @@ static float dot_plain(const float *a, const float *b, size_t n) {
 }
 
 static void softmax_plain(float *x, size_t n) {
-    float  max = -FLT_MAX;
+    float  top = -FLT_MAX;
     double sum = 0;
-    for (size_t i = 0; i < n; i++) max = x[i] > max ? x[i] : max;
-    for (size_t i = 0; i < n; i++) sum += (double)(x[i] = exp_plain(x[i] - max));
+    for (size_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (size_t i = 0; i < n; i++) sum += (double)(x[i] = exp_plain(x[i] - top));
     for (size_t i = 0; i < n; i++) x[i] = sum == 0 ? 0 : (float)((double)x[i] / sum);
 }
 
 static bool argmax_plain(const float *x, size_t n, size_t *index) {
     bool  found = false;
-    float max   = 0;
+    float top   = 0;
     for (size_t i = 0; i < n; i++) {
-        if (is_nan_bits(x[i]) || (found && x[i] <= max)) continue;
+        if (is_nan_bits(x[i]) || (found && x[i] <= top)) continue;
         found  = true;
-        max    = x[i];
+        top    = x[i];
         *index = i;
     }
     return found;
@@ -435,13 +435,13 @@ static void rope_avx2(float *x, const float *cos_sin, uint32_t n_rot, bool neox)
     rope_plain(x, cos_sin, i, n_rot, neox);
 }
 
-/* x = e^(x - max); gives the sum. */
+/* x = e^(x - top); gives the sum. */
 NOVA_TARGET_AVX2
-static double exponentials_avx2(float *x, size_t n, float max) {
+static double exponentials_avx2(float *x, size_t n, float top) {
     __m256d sum[2] = { _mm256_setzero_pd(), _mm256_setzero_pd() };
     for (size_t i = 0; i < n; i += 8) {
         __m256i lanes = lanes_avx2(n - i);
-        __m256  e     = exp_avx2(_mm256_sub_ps(_mm256_maskload_ps(x + i, lanes), set_avx2(max)));
+        __m256  e     = exp_avx2(_mm256_sub_ps(_mm256_maskload_ps(x + i, lanes), set_avx2(top)));
         _mm256_maskstore_ps(x + i, lanes, e);
         e = _mm256_and_ps(e, _mm256_castsi256_ps(lanes));
         sum[0] = _mm256_add_pd(sum[0], _mm256_cvtps_pd(_mm256_castps256_ps128(e)));
@@ -550,23 +550,24 @@ static void glu_avx512(activation act, float *y, const float *gate, const float 
 }
 
 NOVA_TARGET_AVX512
-static double exponentials_avx512(float *x, size_t n, float max) {
+static double exponentials_avx512(float *x, size_t n, float top) {
     __m512d sum[2] = { _mm512_setzero_pd(), _mm512_setzero_pd() };
     for (size_t i = 0; i < n; i += 16) {
         __mmask16 lanes = lanes_avx512(n - i);
-        __m512    e     = exp_avx512(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, x + i), set_avx512(max)));
+        __m512    e     = exp_avx512(_mm512_sub_ps(_mm512_maskz_loadu_ps(lanes, x + i), set_avx512(top)));
         _mm512_mask_storeu_ps(x + i, lanes, e);
         e = _mm512_maskz_mov_ps(lanes, e);
         sum[0] = _mm512_add_pd(sum[0], _mm512_cvtps_pd(_mm512_castps512_ps256(e)));
         sum[1] = _mm512_add_pd(sum[1], _mm512_cvtps_pd(_mm512_extractf32x8_ps(e, 1)));
     }
-    return _mm512_reduce_add_pd(_mm512_add_pd(sum[0], sum[1]));
+    sum[0] = _mm512_add_pd(sum[0], sum[1]);
+    return sum_lanes_avx2(_mm512_castpd512_pd256(sum[0]), _mm512_extractf64x4_pd(sum[0], 1));
 }
 
 static void softmax_fast(cpu_level level, float *x, size_t n) {
     size_t at;
-    float  max = argmax_avx2(x, n, &at) && x[at] > -FLT_MAX ? x[at] : -FLT_MAX;
-    double sum = level == CPU_AVX512 ? exponentials_avx512(x, n, max) : exponentials_avx2(x, n, max);
+    float  top = argmax_avx2(x, n, &at) && x[at] > -FLT_MAX ? x[at] : -FLT_MAX;
+    double sum = level == CPU_AVX512 ? exponentials_avx512(x, n, top) : exponentials_avx2(x, n, top);
     scale_avx2(x, sum == 0 ? 0 : (float)(1 / sum), n);
 }
 

@@ -44,8 +44,8 @@ static void fill_powers(uint64_t *powers) {
 }
 
 /* t, as a fixed-point number */
-NOVA_INLINE int32_t octaves_of(float max, float octaves, float logit) {
-    float t = (max - logit) * octaves;
+NOVA_INLINE int32_t octaves_of(float top, float octaves, float logit) {
+    float t = (top - logit) * octaves;
     return (int32_t)(t < MOST_OCTAVES ? t : MOST_OCTAVES);   /* also infinity times 0 */
 }
 
@@ -57,7 +57,7 @@ NOVA_INLINE uint64_t weight_at(const uint64_t *powers, int32_t t) {
 }
 
 static uint64_t weight_of(const sampler *s, float logit) {
-    return weight_at(s->powers, octaves_of(s->max, s->octaves, logit));
+    return weight_at(s->powers, octaves_of(s->top, s->octaves, logit));
 }
 
 static uint64_t sum_of(const sampler *s) {
@@ -68,7 +68,7 @@ static uint64_t sum_of(const sampler *s) {
 
 /* The least key of at least this weight, which is above 0. */
 static int32_t key_of_weight(const sampler *s, uint64_t wanted) {
-    int32_t low = -KEY_INFINITY, high = key_of(s->max);   /* the answer is above low, up to high */
+    int32_t low = -KEY_INFINITY, high = key_of(s->top);   /* the answer is above low, up to high */
     while ((int64_t)high - low > 1) {
         int32_t middle = (int32_t)(((int64_t)high + low) / 2);
         if (weight_of(s, value_of_key(middle)) >= wanted) high = middle;
@@ -207,13 +207,13 @@ static nova_result look(sampler *s, nova_error *error) {
         least = low < least ? low : least;
     }
     if (most >= KEY_INFINITY || most <= -KEY_INFINITY || least < -KEY_INFINITY) return not_a_logit(s, error);
-    s->max = value_of_key(most);
+    s->top = value_of_key(most);
     return NOVA_OK;
 }
 
 static int32_t likeliest(const sampler *s) {
     uint32_t b = 0, i = 0;
-    int32_t  key = key_of(s->max);
+    int32_t  key = key_of(s->top);
     while (s->block_key[b] != key) b++;
     while (key_of(s->logits[b * SAMPLE_BLOCK + i]) != key) i++;
     return (int32_t)(b * SAMPLE_BLOCK + i);
@@ -255,7 +255,7 @@ static uint64_t measure(const sampler *s, bool by_weight, float logit) {
 /* Keeps the shortest start of the order that measures at least `target`, which is above 0 and at most the candidates'
  * sum; none of them has a key below `low`. */
 static void cut(sampler *s, bool by_weight, uint64_t target, int32_t low) {
-    int64_t high = key_of(s->max), least = low;
+    int64_t high = key_of(s->top), least = low;
     while (least < high) {
         uint32_t shift = 0, bin = 0;
         while ((high - least) >> shift >= SAMPLE_BINS) shift++;
@@ -277,7 +277,7 @@ static void cut(sampler *s, bool by_weight, uint64_t target, int32_t low) {
 static int32_t bound_of_count(sampler *s, uint32_t k) {
     uint32_t blocks = n_blocks(s->n_vocab);
     if (k > blocks) return -KEY_INFINITY;
-    int64_t least = -KEY_INFINITY, high = key_of(s->max);
+    int64_t least = -KEY_INFINITY, high = key_of(s->top);
     while (least < high) {   /* the greatest key that k blocks reach, by halves */
         int64_t  middle = high - (high - least) / 2;
         uint32_t n = 0;
@@ -290,10 +290,10 @@ static int32_t bound_of_count(sampler *s, uint32_t k) {
 
 /* In two steps, of which compilers make vectors of the first. */
 static uint64_t block_weight(const sampler *s, const float *logits) {
-    float    max = s->max, octaves = s->octaves;
+    float    top = s->top, octaves = s->octaves;
     int32_t  t[SAMPLE_BLOCK];
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < SAMPLE_BLOCK; i++) t[i] = octaves_of(max, octaves, logits[i]);
+    for (uint32_t i = 0; i < SAMPLE_BLOCK; i++) t[i] = octaves_of(top, octaves, logits[i]);
     for (uint32_t i = 0; i < SAMPLE_BLOCK; i++) sum += weight_at(s->powers, t[i]);
     return sum;
 }

@@ -16,7 +16,7 @@ typedef struct sampler {
 
     /* While picking. The order is by logit, equal ones by id, the likeliest first. */
     const float *logits;       /* penalised */
-    float        max;
+    float        top;
     float        octaves;      /* of probability, in fixed point, per unit of logit: log2(e) / temperature */
     uint32_t     n_ids;        /* candidates in `ids` */
 

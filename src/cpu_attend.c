@@ -156,7 +156,7 @@ NOVA_TARGET_AVX512 NOVA_INLINE __m512 load_avx512(const row_product *p, bool hal
 
 /* Columns at .. at + 16 * registers of c. Only a tile of one register may have lanes that are not its own. */
 NOVA_TARGET_AVX512 NOVA_INLINE
-void tile_avx512(const row_product *p, int rows, int registers, bool half, size_t at) {
+void attend_tile_avx512(const row_product *p, int rows, int registers, bool half, size_t at) {
     const __mmask16 lanes = registers > 1 ? (__mmask16)0xffff : lanes_avx512(p->n_col - at);
     const float    *a[TILE_ROWS];
     __m512          sum[TILE_ROWS][8], b[8];
@@ -177,7 +177,7 @@ void tile_avx512(const row_product *p, int rows, int registers, bool half, size_
 }
 
 NOVA_TARGET_AVX2 NOVA_INLINE
-void tile_avx2(const row_product *p, int rows, int registers, bool half, size_t at) {
+void attend_tile_avx2(const row_product *p, int rows, int registers, bool half, size_t at) {
     const __m256i lanes = registers > 1 ? _mm256_set1_epi32(-1) : lanes_avx2(p->n_col - at);
     const float  *a[TILE_ROWS];
     __m256        sum[TILE_ROWS][8], b[8];
@@ -212,18 +212,18 @@ void tile_avx2(const row_product *p, int rows, int registers, bool half, size_t 
         }                                                                                 \
     }
 
-PRODUCT_ROWS(product_1_avx2, tile_avx2, NOVA_TARGET_AVX2, 1, 8, 8)
-PRODUCT_ROWS(product_2_avx2, tile_avx2, NOVA_TARGET_AVX2, 2, 4, 8)
-PRODUCT_ROWS(product_3_avx2, tile_avx2, NOVA_TARGET_AVX2, 3, 4, 8)
-PRODUCT_ROWS(product_4_avx2, tile_avx2, NOVA_TARGET_AVX2, 4, 2, 8)
-PRODUCT_ROWS(product_5_avx2, tile_avx2, NOVA_TARGET_AVX2, 5, 2, 8)
-PRODUCT_ROWS(product_6_avx2, tile_avx2, NOVA_TARGET_AVX2, 6, 2, 8)
-PRODUCT_ROWS(product_1_avx512, tile_avx512, NOVA_TARGET_AVX512, 1, 4, 16)
-PRODUCT_ROWS(product_2_avx512, tile_avx512, NOVA_TARGET_AVX512, 2, 4, 16)
-PRODUCT_ROWS(product_3_avx512, tile_avx512, NOVA_TARGET_AVX512, 3, 4, 16)
-PRODUCT_ROWS(product_4_avx512, tile_avx512, NOVA_TARGET_AVX512, 4, 4, 16)
-PRODUCT_ROWS(product_5_avx512, tile_avx512, NOVA_TARGET_AVX512, 5, 4, 16)
-PRODUCT_ROWS(product_6_avx512, tile_avx512, NOVA_TARGET_AVX512, 6, 4, 16)
+PRODUCT_ROWS(product_1_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 1, 8, 8)
+PRODUCT_ROWS(product_2_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 2, 4, 8)
+PRODUCT_ROWS(product_3_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 3, 4, 8)
+PRODUCT_ROWS(product_4_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 4, 2, 8)
+PRODUCT_ROWS(product_5_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 5, 2, 8)
+PRODUCT_ROWS(product_6_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 6, 2, 8)
+PRODUCT_ROWS(product_1_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 1, 4, 16)
+PRODUCT_ROWS(product_2_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 2, 4, 16)
+PRODUCT_ROWS(product_3_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 3, 4, 16)
+PRODUCT_ROWS(product_4_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 4, 4, 16)
+PRODUCT_ROWS(product_5_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 5, 4, 16)
+PRODUCT_ROWS(product_6_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 6, 4, 16)
 
 static void multiply(cpu_level level, const row_product *p, uint32_t rows) {
     static void (*const by_rows[2][TILE_ROWS])(const row_product *) = {

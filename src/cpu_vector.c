@@ -323,7 +323,7 @@ static void scale_avx2(float *y, float scale, size_t n) {
 }
 
 NOVA_TARGET_AVX2
-static float dot_avx2(const float *a, const float *b, size_t n) {
+static float vector_dot_avx2(const float *a, const float *b, size_t n) {
     __m256 sum[4] = { _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps() };
     size_t i = 0;
     for (; i + 32 <= n; i += 32)
@@ -610,7 +610,7 @@ static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
 
 static float vector_dot(cpu_level level, const float *a, const float *b, size_t n) {
     float dot;
-    FROM_AVX2(level, dot = dot_plain(a, b, n), dot = dot_avx2(a, b, n))
+    FROM_AVX2(level, dot = dot_plain(a, b, n), dot = vector_dot_avx2(a, b, n))
     return dot;
 }
 

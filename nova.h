@@ -222,6 +222,15 @@ typedef enum nova_cache_type { NOVA_CACHE_F16 = 0, NOVA_CACHE_F32 = 1 } nova_cac
 /* Instruction sets that a processor may have and an engine may be told not to use. */
 enum { NOVA_CPU_AVX2 = 1, NOVA_CPU_AVX512 = 2 };
 
+typedef struct nova_cpu_info {
+    const char *level;     /* the instruction set an engine would use: "plain", "avx2", "avx512" */
+    uint32_t    features;  /* NOVA_CPU_... */
+    uint32_t    n_cores;   /* that this process may use */
+} nova_cpu_info;
+
+/* What the processor offers. Any thread. */
+NOVA_API void nova_get_cpu_info(nova_cpu_info *info);
+
 typedef struct nova_engine_desc {
     uint32_t         n_ctx;       /* tokens that a session can hold, 2 at least; default: the smaller of trained and 4096 */
     uint32_t         n_sessions;  /* open at the same time; default 1 */

@@ -842,17 +842,20 @@ static void info_json(job *j, const nova_engine_info *e) {
 }
 
 static int info_devices(job *j) {
+    nova_cpu_info cpu;
+    nova_get_cpu_info(&cpu);
     if (j->o.json) {
         json_open(&j->out, NULL, '{');
         json_open(&j->out, "cpu", '{');
-        json_int(&j->out, "n_cores", n_cores());
+        json_text(&j->out, "level", cpu.level);
+        json_int(&j->out, "n_cores", cpu.n_cores);
         json_close(&j->out, '}');
         json_open(&j->out, "gpus", '[');
         json_close(&j->out, ']');
         json_bool(&j->out, "vulkan", false);
         json_close(&j->out, '}');
     } else {
-        info_line(j, "cpu", "%u cores", n_cores());
+        info_line(j, "cpu", "%s, %u cores", cpu.level, cpu.n_cores);
         info_line(j, "gpu", "none: no Vulkan in this version");
     }
     return EXIT_DONE;

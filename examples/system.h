@@ -70,12 +70,6 @@ static uint64_t peak_rss_bytes(void) {
     return GetProcessMemoryInfo(GetCurrentProcess(), &counters, sizeof counters) ? counters.PeakWorkingSetSize : 0;
 }
 
-static unsigned n_cores(void) {
-    SYSTEM_INFO info;
-    GetSystemInfo(&info);
-    return (unsigned)info.dwNumberOfProcessors;
-}
-
 static bool is_terminal(FILE *file) {
     DWORD mode;
     return GetConsoleMode((HANDLE)_get_osfhandle(_fileno(file)), &mode) != 0;
@@ -166,11 +160,6 @@ static uint64_t peak_rss_bytes(void) {
 #else
     return (uint64_t)usage.ru_maxrss * 1024;
 #endif
-}
-
-static unsigned n_cores(void) {
-    long n = sysconf(_SC_NPROCESSORS_ONLN);
-    return n > 0 ? (unsigned)n : 1;
 }
 
 static bool  is_terminal(FILE *file) { return isatty(fileno(file)) != 0; }

@@ -160,6 +160,14 @@ static nova_result engine_take(nova_engine *e, const nova_engine_desc *d, nova_e
 
 /* ---- The interface ---- */
 
+static const char *const level_names[CPU_LEVELS] = {"plain", "avx2", "avx512"};
+
+NOVA_API void nova_get_cpu_info(nova_cpu_info *info) {
+    info->features = cpu_features();
+    info->level    = level_names[cpu_level_of(info->features)];
+    info->n_cores  = cpu_cores();
+}
+
 static nova_engine *engine_new(const nova_model *m, const nova_engine_desc *d, nova_error *error) {
     host h = host_init(d->alloc ? d->alloc : m->h.alloc, d->alloc ? d->alloc_user : m->h.alloc_user,
                        d->log ? d->log : m->h.log, d->log ? d->log_user : m->h.log_user);
@@ -206,7 +214,6 @@ NOVA_API void nova_engine_close(nova_engine *engine) {
 }
 
 NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *info) {
-    static const char *const levels[CPU_LEVELS] = {"plain", "avx2", "avx512"};
     memset(info, 0, sizeof *info);
     info->n_ctx         = engine->plan.n_ctx;
     info->n_sessions    = engine->plan.n_sessions;
@@ -214,7 +221,7 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->n_threads     = engine->plan.n_threads;
     info->cache_bytes   = engine->cache_bytes;
     info->scratch_bytes = engine->scratch_bytes;
-    info->cpu           = levels[engine->plan.level];
+    info->cpu           = level_names[engine->plan.level];
     info->device        = "cpu";
     info->n_ops         = engine->prog.n_ops;
 }

@@ -326,7 +326,7 @@ static bool u64_mul(uint64_t a, uint64_t b, uint64_t *out) {
 
 /* Sets n_bytes. Weights are counted in int64_t by everybody, so that is their limit. */
 static nova_result gguf_tensor_size(gguf_reader *r, gguf_tensor *t, size_t at) {
-    const type_info *type = type_of(t->type);
+    const type_layout *type = type_of(t->type);
     uint64_t weights = 1;
     if (!type->name) return gguf_fail(r, NOVA_ERROR_UNSUPPORTED, at, "its type number %u is not supported", t->type);
     for (uint32_t i = 0; i < 4; i++)

@@ -201,11 +201,11 @@ static void q6_k_to_float(const void *blocks, float *out, size_t n) {
 #define Q5_K_TO_FLOAT q5_k_to_float
 #define Q6_K_TO_FLOAT q6_k_to_float
 
-static const type_info *type_of(uint32_t type) {
-    static const type_info none = { NULL, 1, 0, NULL };
+static const type_layout *type_of(uint32_t type) {
+    static const type_layout none = { NULL, 1, 0, NULL };
 #define TYPE_CASE(name, number, weights, bytes)                                    \
     case number: {                                                                 \
-        static const type_info info = { #name, weights, bytes, name##_TO_FLOAT };  \
+        static const type_layout info = { #name, weights, bytes, name##_TO_FLOAT };  \
         return &info;                                                              \
     }
     switch (type) {
@@ -231,6 +231,6 @@ static int type_by_name(const char *name) {
 }
 
 static size_t type_row_bytes(uint32_t type, size_t n) {
-    const type_info *info = type_of(type);
+    const type_layout *info = type_of(type);
     return n / info->block_weights * info->block_bytes;
 }

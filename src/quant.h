@@ -25,15 +25,15 @@ typedef enum tensor_type {
     TYPE_LIMIT = 64   /* no type has this number or a higher one */
 } tensor_type;
 
-typedef struct type_info {
+typedef struct type_layout {
     const char *name;           /* NULL: not supported */
     uint32_t    block_weights;  /* a row's length is a multiple of this */
     uint32_t    block_bytes;
     void      (*to_float)(const void *blocks, float *out, size_t n);  /* n is a multiple of block_weights */
-} type_info;
+} type_layout;
 
 /* Never NULL; a number out of range gives an entry without a name. */
-static const type_info *type_of(uint32_t type);
+static const type_layout *type_of(uint32_t type);
 /* The type's number by name ("Q4_K", any case), or -1. */
 NOVA_UNUSED static int  type_by_name(const char *name);
 /* Bytes of a row of n weights; n is a multiple of the type's block. */

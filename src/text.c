@@ -16,14 +16,14 @@ NOVA_API nova_result nova_detokenize(const nova_model *model, const int32_t *ids
         return fail(error, NOVA_ERROR_ARGUMENT, "nova_detokenize: an argument is NULL");
     error_clear(error);
     size_t total = 0;
-    bool   first = true;   /* until a token with text has come */
+    bool   first = true;   /* until a token has come that has bytes of its own, were it only the space that a first one loses */
     for (size_t i = 0; i < n_ids; i++) {
         if (ids[i] < 0 || (uint32_t)ids[i] >= tokenizer_n_vocab(model->tok))
             return fail(error, NOVA_ERROR_ARGUMENT, "token %zu is %d, not 0 to %u", i, ids[i],
                         tokenizer_n_vocab(model->tok) - 1);
         size_t room = total < capacity ? capacity - total : 0;
         size_t size = tokenizer_piece(model->tok, ids[i], first, false, room ? text + total : NULL, room);
-        if (size) first = false;
+        if (first) first = tokenizer_piece(model->tok, ids[i], false, false, NULL, 0) == 0;
         total += size;
     }
     *n = total;

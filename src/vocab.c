@@ -12,7 +12,7 @@ static str text_at(const vocab *v, uint32_t place) {
 static str token_text(const vocab *v, uint32_t id) { return text_at(v, v->place[id]); }
 
 static token_type token_type_of(const vocab *v, uint32_t id) {
-    return v->types ? (token_type)gguf_item_int(v->types, id) : TOKEN_NORMAL;
+    return v->types ? (token_type)gguf_item_int(v->types, id) : VOCAB_NORMAL;
 }
 
 /* ---- Hash tables ---- */
@@ -191,12 +191,12 @@ static nova_result open_numbers(opening *o) {
     if (v->is_spm && !v->scores)
         return open_fail(o, NOVA_ERROR_FORMAT, NULL, "the file has no key \"tokenizer.ggml.scores\"");
     for (uint32_t i = 0; i < v->n_vocab; i++) {
-        int64_t type = v->types ? gguf_item_int(v->types, i) : (int64_t)TOKEN_NORMAL;
+        int64_t type = v->types ? gguf_item_int(v->types, i) : (int64_t)VOCAB_NORMAL;
         if (type < 0 || type >= TOKEN_TYPE_COUNT)
             return open_fail(o, NOVA_ERROR_FORMAT, v->types->data, "token %u has type %lld", i, (long long)type);
         if (v->is_spm && !is_finite(gguf_item_f32(v->scores, i)))
             return open_fail(o, NOVA_ERROR_FORMAT, v->scores->data, "the score of token %u is no finite number", i);
-        v->n_special += type == TOKEN_CONTROL || type == TOKEN_UNKNOWN || type == TOKEN_USER;
+        v->n_special += type == VOCAB_CONTROL || type == VOCAB_UNKNOWN || type == VOCAB_USER;
     }
     return NOVA_OK;
 }
@@ -256,7 +256,7 @@ static nova_result open_special(opening *o, uint32_t id, str text, token_type ty
     special *s = &v->specials[v->n_special++];
     s->text    = text;
     s->id      = (int32_t)id;
-    s->control = type != TOKEN_USER;
+    s->control = type != VOCAB_USER;
     return NOVA_OK;
 }
 
@@ -278,17 +278,17 @@ static nova_result open_token(opening *o, uint32_t id, str text) {
     vocab     *v    = o->v;
     token_type type = token_type_of(v, id);
     int        byte = byte_named(text);
-    bool       hidden = type == TOKEN_CONTROL || type == TOKEN_UNKNOWN;
+    bool       hidden = type == VOCAB_CONTROL || type == VOCAB_UNKNOWN;
     v->place[id] = (uint32_t)((const uint8_t *)text.p - 8 - v->tokens->data);
-    if (type == TOKEN_BYTE && byte < 0)
+    if (type == VOCAB_BYTE && byte < 0)
         return open_fail(o, NOVA_ERROR_FORMAT, text.p, "token %u is a byte but reads \"%.*s\"", id, STR_ARG(text));
     if (text.n > v->max_piece) v->max_piece = size_max(v->max_piece, vocab_piece(v, (int32_t)id, false, true, NULL, 0));
-    if (type == TOKEN_BYTE || (!v->types && v->is_spm && byte >= 0)) {
+    if (type == VOCAB_BYTE || (!v->types && v->is_spm && byte >= 0)) {
         if (v->is_spm && v->byte_id[byte] < 0) v->byte_id[byte] = (int32_t)id;
         return NOVA_OK;
     }
     if (text.n == 0) return NOVA_OK;
-    if (hidden || type == TOKEN_USER) TRY_VOCAB(open_special(o, id, text, type));
+    if (hidden || type == VOCAB_USER) TRY_VOCAB(open_special(o, id, text, type));
     return hidden ? NOVA_OK : open_plain(o, id, text);
 }
 
@@ -430,7 +430,7 @@ static int32_t merge_whole(const vocab *v, const merge_text *m, const merge_read
     for (int32_t id = r->whole; id >= 0 && id < r->whole + 2 && (uint32_t)id < v->n_vocab; id++) {
         str s = token_text(v, (uint32_t)id);
         if (s.n == n && memcmp(s.p, left.p, left.n) == 0 && memcmp(s.p + left.n, right.p, right.n) == 0 &&
-            token_type_of(v, (uint32_t)id) == TOKEN_NORMAL)
+            token_type_of(v, (uint32_t)id) == VOCAB_NORMAL)
             return id;
     }
     memcpy(r->scratch, left.p, left.n);
@@ -656,15 +656,15 @@ static size_t vocab_piece(const vocab *v, int32_t id, bool first, bool want_spec
     if (id < 0 || (uint32_t)id >= v->n_vocab) return 0;
     str        text = token_text(v, (uint32_t)id);
     token_type type = token_type_of(v, (uint32_t)id);
-    int        byte = type == TOKEN_BYTE || (!v->types && v->is_spm) ? byte_named(text) : -1;
+    int        byte = type == VOCAB_BYTE || (!v->types && v->is_spm) ? byte_named(text) : -1;
     piece      o;
     o.out      = out;
     o.n        = 0;
     o.capacity = capacity;
     if (byte >= 0) piece_put(&o, (char)byte);
-    else if (type == TOKEN_CONTROL || type == TOKEN_UNKNOWN) piece_all(&o, want_special ? text : str_of(NULL, 0));
+    else if (type == VOCAB_CONTROL || type == VOCAB_UNKNOWN) piece_all(&o, want_special ? text : str_of(NULL, 0));
     else if (v->is_spm) piece_spm(&o, text, first && v->space_prefix);
-    else if (type == TOKEN_USER) piece_all(&o, text);
+    else if (type == VOCAB_USER) piece_all(&o, text);
     else piece_bpe(&o, text);
     return o.n;
 }

@@ -16,7 +16,7 @@
 
 /* The numbers are those of tokenizer.ggml.token_type. */
 typedef enum token_type {
-    TOKEN_UNDEFINED = 0, TOKEN_NORMAL, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER, TOKEN_UNUSED, TOKEN_BYTE,
+    VOCAB_UNDEFINED = 0, VOCAB_NORMAL, VOCAB_UNKNOWN, VOCAB_CONTROL, VOCAB_USER, VOCAB_UNUSED, VOCAB_BYTE,
     TOKEN_TYPE_COUNT
 } token_type;
 

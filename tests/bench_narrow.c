@@ -78,7 +78,7 @@ static void *must(void *p) {
 }
 
 static void bench_type(uint32_t type, cpu_level level, uint32_t n_in, size_t total, int repeats) {
-    const type_info *info = type_of(type);
+    const type_layout *info = type_of(type);
     bench b;
     memset(&b, 0, sizeof b);
     b.level       = level;

@@ -68,7 +68,10 @@ def ids_for(n, n_vocab, seed):
 
 
 def n_vocab_of(model):
-    return int(re.search(r"vocabulary\D+(\d+)", run([NOVA, "info", "-m", model])).group(1))
+    """From the size of one row of logits."""
+    row = os.path.join(WORK, "row.f32")
+    run([NOVA, "logits", "-m", model, "--ids", "1", "-o", row])
+    return os.path.getsize(row) // 4
 
 
 def logits():
@@ -115,7 +118,11 @@ def greedy():
             if r[told[i]] - max(max(r[:told[i]], default=-1e30), max(r[told[i] + 1:], default=-1e30)) <= 0.1:
                 continue
             clear += 1
-            wrong += m.index(max(m)) != told[i]
+            best = m.index(max(m))
+            if best != told[i]:
+                wrong += 1
+                print(f"        prompt {p}, token {i}: {best} instead of {told[i]}: ahead by {m[best] - m[told[i]]:.3f}, "
+                      f"in the reference behind by {r[told[i]] - r[best]:.3f}", flush=True)
     check(wrong == 0, f"greedy: {len(prompts)} prompts, {clear} of {len(prompts) * n} tokens with a clear top, {wrong} differ")
 
 

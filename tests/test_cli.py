@@ -305,6 +305,10 @@ def test_chat():
         wait_for(lambda s: s.rstrip().endswith(b">"), 10)
         os.write(leader, b"\x04")
         wait_for(lambda s: p.poll() is not None, 10)
+        try:
+            p.wait(10)
+        except subprocess.TimeoutExpired:
+            pass
         check(p.poll() == 0, f"Ctrl-D ends it with status 0: {p.poll()}")
     finally:
         if p.poll() is None:

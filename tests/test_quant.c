@@ -38,7 +38,7 @@ static const vector vectors[] = {
 static const uint16_t extreme[10] = { 0x0000, 0x8000, 0x0001, 0x03ff, 0x0400, 0x7bff, 0xfbff, 0x7c00, 0xfc00, 0x3c00 };
 
 /* Random bytes; every fourth block has extreme scales. */
-static uint8_t *make_blocks(const type_info *info, const vector *v) {
+static uint8_t *make_blocks(const type_layout *info, const vector *v) {
     size_t   n = (size_t)VECTOR_BLOCKS * info->block_bytes;
     uint8_t *data = (uint8_t *)malloc(size_align(n, 8));
     if (!data) exit(2);
@@ -68,7 +68,7 @@ static void test_vectors(void) {
     for (size_t i = 0; i < COUNT_OF(vectors); i++) {
         const vector    *v    = &vectors[i];
         int              type = type_by_name(v->type);
-        const type_info *info = type_of((uint32_t)type);
+        const type_layout *info = type_of((uint32_t)type);
         CHECK(type >= 0 && info->name, "%s is missing", v->type);
         if (!info->name) continue;
         test_seed = VECTOR_SEED;
@@ -90,7 +90,7 @@ static void test_vectors(void) {
 static void test_table(void) {
     size_t n = 0;
     for (uint32_t t = 0; t < 2 * TYPE_LIMIT; t++) {
-        const type_info *info = type_of(t);
+        const type_layout *info = type_of(t);
         if (!info->name) continue;
         n++;
         bool found = false;

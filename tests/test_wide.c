@@ -60,7 +60,7 @@ static void put_half(uint8_t *p, float f) {
 
 /* Random codes with halves of ordinary size. The data lie at an odd address and end where the memory ends. */
 static uint8_t *random_weight(weight *w, const format *f, uint32_t n_in, uint32_t n_out) {
-    const type_info *info = type_of(f->type);
+    const type_layout *info = type_of(f->type);
     w->type      = f->type;
     w->n_in      = n_in;
     w->n_out     = n_out;
@@ -302,7 +302,7 @@ static void test_shapes(cpu_level level, const format *f) {
 /* ---- Integers: floats add them exactly, so not one term may be missing, or there twice ---- */
 
 static void test_integers(cpu_level level, const format *f) {
-    const type_info *info = type_of(f->type);
+    const type_layout *info = type_of(f->type);
     trial            t    = trial_begin(level, f, length_near(f, 256), 67, 19);
     uint8_t         *p    = t.base + 1;
     for (size_t i = 0; i < t.w.row_bytes * t.w.n_out; i += info->block_bytes) {

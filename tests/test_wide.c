@@ -60,7 +60,7 @@ static void put_half(uint8_t *p, float f) {
 
 /* Random codes with halves of ordinary size. The data lie at an odd address and end where the memory ends. */
 static uint8_t *random_weight(weight *w, const format *f, uint32_t n_in, uint32_t n_out) {
-    const type_layout *info = type_of(f->type);
+    uint32_t block = type_of(f->type)->block_bytes;
     w->type      = f->type;
     w->n_in      = n_in;
     w->n_out     = n_out;
@@ -69,7 +69,7 @@ static uint8_t *random_weight(weight *w, const format *f, uint32_t n_in, uint32_
     uint8_t *base = (uint8_t *)exact(size + 1), *p = base + 1;
     w->data = p;
     for (size_t i = 0; i < size; i++) p[i] = (uint8_t)test_random();
-    for (size_t i = 0; i < size; i += info->block_bytes) {
+    for (size_t i = 0; i < size; i += block) {
         float x = test_uniform();
         if (f->d >= 0) put_half(p + i + f->d, x);
         if (f->m >= 0) put_half(p + i + f->m, test_uniform() * 4);
@@ -302,13 +302,13 @@ static void test_shapes(cpu_level level, const format *f) {
 /* ---- Integers: floats add them exactly, so not one term may be missing, or there twice ---- */
 
 static void test_integers(cpu_level level, const format *f) {
-    const type_layout *info = type_of(f->type);
-    trial            t    = trial_begin(level, f, length_near(f, 256), 67, 19);
-    uint8_t         *p    = t.base + 1;
-    for (size_t i = 0; i < t.w.row_bytes * t.w.n_out; i += info->block_bytes) {
+    trial    t = trial_begin(level, f, length_near(f, 256), 67, 19);
+    uint8_t *p = t.base + 1;
+    uint32_t block_weights = type_of(f->type)->block_weights, block_bytes = type_of(f->type)->block_bytes;
+    for (size_t i = 0; i < t.w.row_bytes * t.w.n_out; i += block_bytes) {
         float sign = (float)(int)(test_below(3) - 1), v = (float)(int)(test_below(17) - 8);
-        if (f->d >= 0) put_half(p + i + f->d, info->block_weights == 1 ? v : sign);
-        if (f->m >= 0) put_half(p + i + f->m, info->block_weights == 256 ? sign : v);
+        if (f->d >= 0) put_half(p + i + f->d, block_weights == 1 ? v : sign);
+        if (f->m >= 0) put_half(p + i + f->m, block_weights == 256 ? sign : v);
         if (f->type == TYPE_F32) memcpy(p + i, &v, 4);
         if (f->type == TYPE_BF16) memcpy(p + i, (const uint8_t *)&v + 2, 2);
     }

@@ -13,7 +13,7 @@
 #include "quant.h"
 
 #ifdef NOVA_X86
-#if defined(__GNUC__) && !defined(__clang__)   /* gcc 12's own header: an undefined vector initialised by itself (PR 105593) */
+#if defined(__GNUC__) && !defined(__clang__)   /* gcc 12's header initialises vectors by themselves (PR 105593) */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

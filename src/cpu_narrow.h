@@ -9,7 +9,7 @@
 /* A column is prepared once for all weights of one form; types tell which form they read. */
 static uint32_t narrow_form(uint32_t type);                       /* 0 .. NARROW_FORMS - 1 */
 static size_t   narrow_input_bytes(uint32_t form, size_t n_in);   /* of one prepared column, a multiple of 64 */
-#define NARROW_FORMS 4
+#define NARROW_FORMS 3
 
 /* Prepares elements begin..end of one column (multiples of 256, or end == n_in), so that threads can share the work.
  * `out` is the column's area, aligned to 64. */

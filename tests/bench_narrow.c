@@ -3,8 +3,9 @@
  *   cc -O2 -I. tests/bench_narrow.c -o bench_narrow -lm -lpthread -ldl
  *   bench_narrow [-m MIB] [-n N_IN] [-r REPEATS] [-l LEVEL] [TYPE...]
  *
- * For each type: GB/s of weights with 1, 2, 4 and 8 columns, on one thread and on two, from memory (MIB in all) and from
- * cache (a matrix of 1 MiB), best of the repeats. */
+ * For each type: GB/s of weights with 1, 2, 4 and 8 columns, on one thread and on two, from memory (a matrix of MIB)
+ * and from cache (one of 1 MiB). Each number is the best of REPEATS rounds, and the rounds of one line alternate, so that
+ * other load on the machine hits all alike. */
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
 #endif
@@ -19,21 +20,25 @@ typedef struct bench {
     const void *in[NARROW_MAX];
     uint32_t    n_col, n_threads;
     float      *out;
-    bool        read_only;
     uint64_t    sink;
 } bench;
 
 typedef struct share { bench *b; uint32_t index; uint64_t sink; thread t; } share;
 
+/* Four streams, fetched ahead: the most that one thread gets. */
 static void read_rows(share *s, uint32_t begin, uint32_t end) {
-    const uint8_t *p   = s->b->w.data + begin * s->b->w.row_bytes, *stop = s->b->w.data + end * s->b->w.row_bytes;
-    uint64_t       sum = 0;
-    for (; p + 256 <= stop; p += 256) {
+    const uint8_t *p      = s->b->w.data + begin * s->b->w.row_bytes;
+    size_t         length = (end - begin) * s->b->w.row_bytes / 512 * 128;
+    uint64_t       sum    = 0;
+    for (size_t i = 0; i < length; i += 128)
+        for (size_t stream = 0; stream < 4; stream++) {
+            const uint8_t *at = p + stream * length + i;
 #ifdef NOVA_X86
-        for (int i = 0; i < 256; i += 64) _mm_prefetch((const char *)p + 2048 + i, _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)at + 4096), _MM_HINT_T0);
+            _mm_prefetch((const char *)((uintptr_t)at + 4160), _MM_HINT_T0);
 #endif
-        for (int i = 0; i < 256; i += 32) sum += load_u64(p + i);
-    }
+            for (int k = 0; k < 128; k += 16) sum += load_u64(at + k);
+        }
     s->sink = sum;
 }
 
@@ -42,7 +47,7 @@ static void run_share(void *arg) {
     bench   *b     = s->b;
     uint32_t begin = (uint32_t)((uint64_t)b->w.n_out * s->index / b->n_threads);
     uint32_t end   = (uint32_t)((uint64_t)b->w.n_out * (s->index + 1) / b->n_threads);
-    if (b->read_only) read_rows(s, begin, end);
+    if (b->n_col == 0) read_rows(s, begin, end);
     else narrow_matmul(b->level, &b->w, b->in, b->n_col, begin, end, b->out, b->w.n_out);
 }
 
@@ -58,18 +63,28 @@ static double run_once(bench *b) {
     return (double)(clock_ns() - start) * 1e-9;
 }
 
-/* Best GB/s; small matrices run many times a measurement. */
-static double speed(bench *b, int repeats) {
-    double bytes = (double)b->w.row_bytes * b->w.n_out, best = 0;
-    int    inner = bytes > 64e6 ? 1 : (int)(64e6 / bytes) + 1;
-    run_once(b);
-    for (int r = 0; r < repeats; r++) {
-        double seconds = 0;
-        for (int i = 0; i < inner; i++) seconds += run_once(b);
-        double v = bytes * inner / seconds * 1e-9;
-        if (v > best) best = v;
-    }
-    return best;
+/* GB/s; a small matrix is computed many times. */
+static double speed(bench *b) {
+    double bytes = (double)b->w.row_bytes * b->w.n_out, seconds = 0;
+    int    inner = bytes > 32e6 ? 1 : (int)(32e6 / bytes) + 1;
+    for (int i = 0; i < inner; i++) seconds += run_once(b);
+    return bytes * inner / seconds * 1e-9;
+}
+
+static void bench_line(bench *b, const char *where, int repeats) {
+    static const uint32_t columns[] = { 0, 1, 2, 4, 8 };   /* 0: only read */
+    double best[COUNT_OF(columns)] = { 0 };
+    for (int r = 0; r < repeats; r++)
+        for (size_t i = 0; i < COUNT_OF(columns); i++) {
+            b->n_col = columns[i];
+            double v = speed(b);
+            if (v > best[i]) best[i] = v;
+        }
+    printf("%-5s %s, %u thread%s read %6.2f  columns", type_of(b->w.type)->name, where, b->n_threads,
+           b->n_threads > 1 ? "s:" : ": ", best[0]);
+    for (size_t i = 1; i < COUNT_OF(columns); i++) printf("  %u: %6.2f", columns[i], best[i]);
+    printf("\n");
+    fflush(stdout);
 }
 
 static void *must(void *p) {
@@ -95,26 +110,23 @@ static void bench_type(uint32_t type, cpu_level level, uint32_t n_in, size_t tot
     for (uint32_t i = 0; i < n_in; i++) x[i] = test_uniform();
     size_t   column = narrow_input_bytes(narrow_form(type), n_in);
     uint8_t *area   = (uint8_t *)must(malloc(NARROW_MAX * column + 64));
+    uint8_t *first = (uint8_t *)size_align((size_t)(uintptr_t)area, 64);
     for (uint32_t c = 0; c < NARROW_MAX; c++) {
-        uint8_t *p = (uint8_t *)size_align((size_t)(uintptr_t)area, 64) + c * column;
+        uint8_t *p = first + c * column;
         narrow_prepare(level, narrow_form(type), x, n_in, 0, n_in, p);
         b.in[c] = p;
     }
     uint64_t start = clock_ns();
-    for (int i = 0; i < 100; i++) narrow_prepare(level, narrow_form(type), x, n_in, 0, n_in, (void *)(uintptr_t)b.in[0]);
+    for (int i = 0; i < 100; i++) narrow_prepare(level, narrow_form(type), x, n_in, 0, n_in, first);
     double prepare = (double)(clock_ns() - start) / 100.0 / n_in;
 
-    for (int cached = 0; cached < 2; cached++)
-        for (b.n_threads = 1; b.n_threads <= (cached ? 1u : MAX_THREADS); b.n_threads++) {
-            b.w.n_out = (uint32_t)(cached ? ((size_t)1 << 20) / b.w.row_bytes : n_rows);
-            b.read_only = true;
-            printf("%-5s %s %u thread%s  read %6.2f   columns", info->name, cached ? "cached" : "memory", b.n_threads,
-                   b.n_threads > 1 ? "s" : " ", speed(&b, repeats));
-            b.read_only = false;
-            for (b.n_col = 1; b.n_col <= NARROW_MAX; b.n_col *= 2) printf("  %u: %6.2f", b.n_col, speed(&b, repeats));
-            printf("\n");
-            fflush(stdout);
-        }
+    for (b.n_threads = 1; b.n_threads <= MAX_THREADS; b.n_threads++) {
+        b.w.n_out = (uint32_t)n_rows;
+        bench_line(&b, "memory", repeats);
+    }
+    b.n_threads = 1;
+    b.w.n_out   = (uint32_t)(((size_t)1 << 20) / b.w.row_bytes);
+    bench_line(&b, "cache", repeats);
     printf("%-5s prepare %.2f ns a weight\n", info->name, prepare);
     free(data);
     free(b.out);
@@ -123,9 +135,9 @@ static void bench_type(uint32_t type, cpu_level level, uint32_t n_in, size_t tot
 }
 
 int main(int argc, char **argv) {
-    size_t    total   = (size_t)512 << 20;
+    size_t    total   = (size_t)1024 << 20;
     uint32_t  n_in    = 4096;
-    int       repeats = 5, types = 0;
+    int       repeats = 7, types = 0;
     cpu_level level   = cpu_level_of(cpu_features());
     for (int i = 1; i < argc; i++) {
         const char *next = i + 1 < argc ? argv[i + 1] : "";
@@ -133,7 +145,10 @@ int main(int argc, char **argv) {
         else if (!strcmp(argv[i], "-n")) n_in = (uint32_t)strtoul(next, NULL, 10), i++;
         else if (!strcmp(argv[i], "-r")) repeats = (int)strtol(next, NULL, 10), i++;
         else if (!strcmp(argv[i], "-l")) level = (cpu_level)strtoul(next, NULL, 10), i++;
-        else if (type_by_name(argv[i]) >= 0) bench_type((uint32_t)type_by_name(argv[i]), level, n_in, total, repeats), types++;
+        else if (type_by_name(argv[i]) >= 0) {
+            bench_type((uint32_t)type_by_name(argv[i]), level, n_in, total, repeats);
+            types++;
+        }
         else {
             fprintf(stderr, "bench_narrow: unknown argument %s\n", argv[i]);
             return 2;

@@ -1,7 +1,7 @@
 /* Block formats to float, and half precision.
  *
- * The expected values come from gguf-py (the GGUF project's own Python): tests/check_quant.py makes the same blocks from
- * the same random numbers and checks the hashes that stand here. */
+ * The expected values come from gguf-py (the GGUF project's own Python): tests/check_quant.py makes the same blocks
+ * from the same random numbers and checks the hashes that stand here. */
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
 #endif
@@ -100,7 +100,8 @@ static void test_table(void) {
         CHECK(type_row_bytes(t, 3 * (size_t)info->block_weights) == 3 * (size_t)info->block_bytes, "%s", info->name);
     }
     CHECK(n == COUNT_OF(vectors), "%zu types, %zu vectors", n, COUNT_OF(vectors));
-    CHECK(type_by_name("q4_k") == TYPE_Q4_K && type_by_name("Q4_K") == TYPE_Q4_K && type_by_name("bf16") == TYPE_BF16, "case");
+    CHECK(type_by_name("q4_k") == TYPE_Q4_K && type_by_name("Q4_K") == TYPE_Q4_K, "case");
+    CHECK(type_by_name("bf16") == TYPE_BF16, "case");
     CHECK(type_by_name("Q4") == -1 && type_by_name("") == -1 && type_by_name("Q4_KX") == -1, "names that are none");
     CHECK(type_of(UINT32_MAX)->name == NULL && type_of(4)->name == NULL, "numbers that are none");
 }
@@ -132,17 +133,19 @@ static void test_half(void) {
     for (uint32_t h = 0; h < 0x7bffu; h++) {
         float    m  = (float)((half_value((uint16_t)h) + half_value((uint16_t)(h + 1))) / 2);
         uint16_t lo = (uint16_t)h, hi = (uint16_t)(h + 1), even = h & 1 ? hi : lo;
-        middle += float_to_half(m) != even || float_to_half(nextafterf(m, 0)) != lo || float_to_half(nextafterf(m, 1e9f)) != hi;
-        middle += float_to_half(-m) != (even | 0x8000);
+        middle += float_to_half(m) != even || float_to_half(-m) != (even | 0x8000);
+        middle += float_to_half(nextafterf(m, 0)) != lo || float_to_half(nextafterf(m, 1e9f)) != hi;
     }
     CHECK(middle == 0, "float_to_half between neighbours: %u wrong", middle);
-    CHECK(float_to_half(65519.996f) == 0x7bff && float_to_half(65520.0f) == 0x7c00 && float_to_half(-1e30f) == 0xfc00, "overflow");
+    CHECK(float_to_half(65519.996f) == 0x7bff && float_to_half(65520.0f) == 0x7c00, "overflow");
+    CHECK(float_to_half(-1e30f) == 0xfc00, "overflow");
     CHECK(float_to_half(1e-30f) == 0 && float_to_half(-1e-44f) == 0x8000, "underflow");
     uint32_t nan_bits = 0xff800001u;
     float    nan;
     memcpy(&nan, &nan_bits, sizeof nan);
     CHECK((float_to_half(nan) & 0x7c00) == 0x7c00 && (float_to_half(nan) & 0x3ff) != 0, "a NaN stays one");
-    CHECK(bf16_to_float(0x3f80) == 1.0f && bf16_to_float(0xc000) == -2.0f && isinf(bf16_to_float(0x7f80)), "bfloat16");
+    CHECK(bf16_to_float(0x3f80) == 1.0f && bf16_to_float(0xc000) == -2.0f, "bfloat16");
+    CHECK(bf16_to_float(0x7f80) > FLT_MAX, "bfloat16's infinity");
 }
 
 int main(void) {

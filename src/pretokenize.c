@@ -139,7 +139,7 @@ static size_t pre_cased(const char *p, size_t at, size_t end, bool first) {
         i = next;
         if (c & both) shared = i;
     }
-    if (first && (c & UNICODE_LOWER)) return pre_run(p, next, end, UNICODE_LOWER | both);
+    if (c & UNICODE_LOWER) return pre_run(p, next, end, UNICODE_LOWER | both);
     return first ? shared : i;
 }
 

@@ -30,6 +30,7 @@ typedef struct encoder {
     int32_t     *ids;
     size_t       capacity, n;
     bool         unknown;    /* the last id says that text is unknown */
+    text_buffer  plain;      /* the text with a space in front */
     text_buffer  section;    /* the text between two special tokens, where it cannot be read as it lies */
     text_buffer  composed;   /* the same in NFC */
     char        *name;       /* max_text bytes for a word in GPT-2's characters, where words are looked up */
@@ -281,35 +282,43 @@ static bool encode_bpe(encoder *e, str text) {
     return true;
 }
 
-/* Text between special tokens. A space goes in front at the start and behind each of them: so does the original's
- * normalisation, which sees these sections one by one (Hugging Face's LlamaTokenizer, legacy; mistral-common). */
-static bool encode_section(encoder *e, str text, bool marked) {
-    if (text.n == 0) return true;
+/* Text between special tokens, with a space in front where `lead`. */
+static bool encode_section(encoder *e, str text, bool marked, bool lead) {
     e->unknown = false;
     if (e->v->is_spm || (marked && memchr(text.p, TOKEN_MARK, text.n))) {
-        if (!section_copy(e, text, marked, e->v->space_prefix)) return false;
+        if (!section_copy(e, text, marked, lead)) return false;
         text = str_of(e->section.p, e->section.n);
-        if (text.n == 0) return true;
     }
+    if (text.n == 0) return true;
     return e->v->is_spm ? encode_spm(e, text) : encode_bpe(e, text);
 }
 
-static bool encode_text(encoder *e, str text, uint32_t want) {
-    const vocab *v = e->v;
-    bool   marked = (want & FIND_MARKED) != 0;
-    size_t from = 0;
+static bool encode_sections(encoder *e, str text, uint32_t want, bool lead) {
+    const vocab *v      = e->v;
+    bool         marked = (want & FIND_MARKED) != 0;
+    size_t       from   = 0;
     for (size_t at = 0, end = 0; at < text.n;) {
-        int32_t id = v->starts[(unsigned char)text.p[at]] && !(marked && text.p[at] == TOKEN_MARK)
-                         ? special_find(v, text, at, want, &end) : -1;
+        bool    maybe = v->starts[(unsigned char)text.p[at]] && !(marked && text.p[at] == TOKEN_MARK);
+        int32_t id    = maybe ? special_find(v, text, at, want, &end) : -1;
         if (id < 0) {
             at++;
             continue;
         }
-        if (!encode_section(e, str_of(text.p + from, at - from), marked)) return false;
+        if (at > from && !encode_section(e, str_of(text.p + from, at - from), marked, lead)) return false;
         emit_id(e, id);
         at = from = end;
     }
-    return encode_section(e, str_of(text.p + from, text.n - from), marked);
+    return from == text.n || encode_section(e, str_of(text.p + from, text.n - from), marked, lead);
+}
+
+/* Where SentencePiece's space goes in front. A plain text is normalised as a whole, user-defined tokens being a part of
+ * it: once, at its start. A text with control tokens is the sections between its special tokens, and each starts so
+ * (Hugging Face's LlamaTokenizer, legacy, and mistral-common); fine-tunes add their turn marks as either type. */
+static bool encode_text(encoder *e, str text, uint32_t want) {
+    if (!e->v->space_prefix || text.n == 0) return encode_sections(e, text, want, false);
+    if (want & FIND_CONTROL) return encode_sections(e, text, want, true);
+    if (!text_append(&e->plain, " ", 1) || !text_append(&e->plain, text.p, text.n)) return false;
+    return encode_sections(e, str_of(e->plain.p, e->plain.n), want, false);
 }
 
 static nova_result tokenizer_encode(const vocab *v, const host *h, str text, uint32_t flags,
@@ -322,6 +331,7 @@ static nova_result tokenizer_encode(const vocab *v, const host *h, str text, uin
     e.capacity = capacity;
     *n_ids     = 0;
     if (text.n > INT32_MAX / 4) return fail(error, NOVA_ERROR_ARGUMENT, "a text of %zu bytes is too long", text.n);
+    text_init(&e.plain, h, 0);
     text_init(&e.section, h, 0);
     text_init(&e.composed, h, 0);
     bool ok = true;
@@ -333,6 +343,7 @@ static nova_result tokenizer_encode(const vocab *v, const host *h, str text, uin
     ok = ok && encode_text(&e, text, want);
     if ((flags & NOVA_ADD_SPECIAL) && v->add_eos && v->eos >= 0) emit_id(&e, v->eos);
     mem_free(h, e.name, v->max_text + 1);
+    text_free(&e.plain);
     text_free(&e.section);
     text_free(&e.composed);
     if (!ok) return fail(error, NOVA_ERROR_MEMORY, "out of memory: a text of %zu bytes cannot be encoded", text.n);

@@ -12,7 +12,10 @@ static str text_at(const vocab *v, uint32_t place) {
 static str token_text(const vocab *v, uint32_t id) { return text_at(v, v->place[id]); }
 
 static token_type token_type_of(const vocab *v, uint32_t id) {
-    return v->types ? (token_type)gguf_item_int(v->types, id) : VOCAB_NORMAL;
+    if (!v->types) return VOCAB_NORMAL;
+    if (v->types->item == GGUF_I32)
+        return (token_type)load_u32(v->types->data + id * sizeof(uint32_t)); /* as most are */
+    return (token_type)gguf_item_int(v->types, id);
 }
 
 /* ---- Hash tables ---- */
@@ -484,13 +487,12 @@ static nova_result merge_resolve(opening *o, uint32_t rank, merge_text *m, merge
                      STR_ARG(m->text));
 }
 
-/* Of twins the first counts. */
+/* Of twins the first will be found: it comes earlier on the way from the same slot. */
 static nova_result merge_put(opening *o, uint32_t rank, const merge_text *m) {
-    vocab *v = o->v;
-    int32_t    twin;
-    uint32_t   slot;
+    vocab   *v = o->v;
+    uint32_t slot;
     v->merges[rank] = UINT64_MAX;
-    if (m->pair == NO_PAIR || merge_find(v, m->pair, &twin) != NO_RANK) return NOVA_OK;
+    if (m->pair == NO_PAIR) return NOVA_OK;
     v->merges[rank] = m->pair << ID_BITS | (uint64_t)m->whole;
     if (table_put(&v->by_pair, hash_pair(m->pair), rank, &slot)) return NOVA_OK;
     return open_fail(o, NOVA_ERROR_FORMAT, m->text.p, "merge %u: too many merges hash alike", rank);
@@ -620,18 +622,18 @@ static nova_result vocab_open(vocab **out, arena *a, const host *h, const gguf *
 
 /* ---- Decoding ---- */
 
-typedef struct piece { char *out; size_t n, capacity; } piece;
+typedef struct piece_writer { char *out; size_t n, capacity; } piece_writer;
 
-static void piece_put(piece *o, char c) {
+static void piece_put(piece_writer *o, char c) {
     if (o->n < o->capacity) o->out[o->n] = c;
     o->n++;
 }
 
-static void piece_all(piece *o, str text) {
+static void piece_all(piece_writer *o, str text) {
     for (size_t i = 0; i < text.n; i++) piece_put(o, text.p[i]);
 }
 
-static void piece_spm(piece *o, str text, bool first) {
+static void piece_spm(piece_writer *o, str text, bool first) {
     for (size_t at = 0, length; at < text.n; at += length) {
         bool space = text.n - at >= SPM_SPACE_BYTES && memcmp(text.p + at, SPM_SPACE, SPM_SPACE_BYTES) == 0;
         length = space ? SPM_SPACE_BYTES : 1;
@@ -640,7 +642,7 @@ static void piece_spm(piece *o, str text, bool first) {
 }
 
 /* A token with a character that names no byte is no word of bytes: it stands for itself. */
-static void piece_bpe(piece *o, str text) {
+static void piece_bpe(piece_writer *o, str text) {
     for (size_t at = 0, length; at < text.n; at += length) {
         int byte = char_byte(utf8_get(text.p + at, text.n - at, &length));
         if (byte < 0) {
@@ -654,10 +656,10 @@ static void piece_bpe(piece *o, str text) {
 
 static size_t vocab_piece(const vocab *v, int32_t id, bool first, bool want_special, char *out, size_t capacity) {
     if (id < 0 || (uint32_t)id >= v->n_vocab) return 0;
-    str        text = token_text(v, (uint32_t)id);
-    token_type type = token_type_of(v, (uint32_t)id);
-    int        byte = type == VOCAB_BYTE || (!v->types && v->is_spm) ? byte_named(text) : -1;
-    piece      o;
+    str          text = token_text(v, (uint32_t)id);
+    token_type   type = token_type_of(v, (uint32_t)id);
+    int          byte = type == VOCAB_BYTE || (!v->types && v->is_spm) ? byte_named(text) : -1;
+    piece_writer o;
     o.out      = out;
     o.n        = 0;
     o.capacity = capacity;

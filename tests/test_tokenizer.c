@@ -1,6 +1,7 @@
 /* The tokenizers: classes and NFC, the pre-tokenizers against their regular expressions, merging against a plain twin,
- * special tokens and marks, decoding, hostile files, faults of every allocation, time on long texts, and the vectors of real
+ * special tokens and marks, decoding, hostile files, faults of every allocation, long texts, and the vectors of real
  * vocabularies. */
+#include "faults.h"
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
 #endif
@@ -9,22 +10,8 @@
 #include "test.h"
 #include "toy_vocab.h"
 
-/* ---- An allocator that counts, and fails when told ---- */
-
-typedef struct counting { size_t now, calls, fail_at; } counting;   /* fail_at 0: never */
-
-static void *counting_alloc(void *user, void *pointer, size_t old_size, size_t new_size) {
-    counting *c = (counting *)user;
-    if (new_size && ++c->calls == c->fail_at) return NULL;
-    void *p = NULL;
-    if (new_size == 0) free(pointer);
-    else if (!(p = realloc(pointer, new_size))) return NULL;
-    c->now += new_size - old_size;
-    return p;
-}
-
-static counting memory;
-static host     mem_host;
+static faults memory;
+static host   mem_host;
 
 /* ---- An open vocabulary ---- */
 
@@ -98,7 +85,8 @@ static text_buffer decode(const tokenizer *t, const int32_t *p, size_t n) {
         size_t size = tokenizer_piece(t, p[i], first, false, NULL, 0);
         if (tokenizer_piece(t, p[i], false, false, NULL, 0)) first = false;
         if (!text_reserve(&b, size)) break;
-        b.n += tokenizer_piece(t, p[i], b.n == 0 && size < tokenizer_piece(t, p[i], false, false, NULL, 0), false, b.p + b.n, size);
+        b.n += tokenizer_piece(t, p[i], b.n == 0 && size < tokenizer_piece(t, p[i], false, false, NULL, 0), false,
+                               b.p + b.n, size);
     }
     return b;
 }
@@ -121,10 +109,29 @@ static void test_utf8(void) {
     }
     CHECK(wrong == 0, "%u code points", wrong);
     static const struct { const char *p; size_t n, tail; } tails[] = {
-        {"", 0, 0}, {"a", 1, 0}, {"a\xC3", 2, 1}, {"\xE2\x96", 2, 2}, {"\xF0\x9F\x98", 3, 3}, {"\xC0", 1, 0}, {"\xC1", 1, 0},
-        {"\xE0\x80", 2, 0}, {"\xE0\xA0", 2, 2}, {"\xED\xA0", 2, 0}, {"\xED\x9F", 2, 2}, {"\xF0\x80", 2, 0}, {"\xF0\x90", 2, 2},
-        {"\xF4\x90", 2, 0}, {"\xF4\x8F", 2, 2}, {"\xF5", 1, 0}, {"\xFF", 1, 0}, {"\x80", 1, 0}, {"\x80\x80\x80\x80", 4, 0},
-        {"\xE2\x96\x81\xE2", 4, 1}, {"\xE2" "a", 2, 0}, {"\xF0\x9F\x80\x80\x80", 5, 0}, {"\xF0\x9F" "a", 3, 0},
+        {"", 0, 0},
+        {"a", 1, 0},
+        {"a\xC3", 2, 1},
+        {"\xE2\x96", 2, 2},
+        {"\xF0\x9F\x98", 3, 3},
+        {"\xC0", 1, 0},
+        {"\xC1", 1, 0},
+        {"\xE0\x80", 2, 0},
+        {"\xE0\xA0", 2, 2},
+        {"\xED\xA0", 2, 0},
+        {"\xED\x9F", 2, 2},
+        {"\xF0\x80", 2, 0},
+        {"\xF0\x90", 2, 2},
+        {"\xF4\x90", 2, 0},
+        {"\xF4\x8F", 2, 2},
+        {"\xF5", 1, 0},
+        {"\xFF", 1, 0},
+        {"\x80", 1, 0},
+        {"\x80\x80\x80\x80", 4, 0},
+        {"\xE2\x96\x81\xE2", 4, 1},
+        {"\xE2" "a", 2, 0},
+        {"\xF0\x9F\x80\x80\x80", 5, 0},
+        {"\xF0\x9F" "a", 3, 0},
     };
     for (size_t i = 0; i < COUNT_OF(tails); i++)
         CHECK(utf8_incomplete_tail(tails[i].p, tails[i].n) == tails[i].tail, "tail %zu", i);
@@ -134,12 +141,13 @@ static void test_utf8(void) {
 
 static void test_classes(void) {
     static const struct { uint32_t cp, bit; } some[] = {
-        {'A', UNICODE_UPPER}, {'z', UNICODE_LOWER}, {'5', UNICODE_NUMBER}, {'_', UNICODE_PUNCT}, {'$', UNICODE_SYMBOL},
-        {' ', UNICODE_WHITE}, {'\n', UNICODE_WHITE}, {0x1C, UNICODE_REST}, {0x85, UNICODE_WHITE}, {0xA0, UNICODE_WHITE},
-        {0x1C5, UNICODE_UPPER}, {0x2B0, UNICODE_OTHER}, {0x301, UNICODE_MARK}, {0x4E00, UNICODE_OTHER}, {0xBD, UNICODE_NUMBER},
-        {0x200B, UNICODE_REST}, {0x2028, UNICODE_WHITE}, {0xE000, UNICODE_REST}, {0xFFFD, UNICODE_SYMBOL}, {0x1F600, UNICODE_SYMBOL},
-        {0x1FFFF, UNICODE_REST}, {0x20000, UNICODE_OTHER}, {0x2A6DF, UNICODE_OTHER}, {0x2A6E0, UNICODE_REST}, {0x2F800, UNICODE_OTHER},
-        {0xE0100, UNICODE_MARK}, {0x10FFFF, UNICODE_REST}, {UTF8_INVALID, UNICODE_SYMBOL},
+        {'A', UNICODE_UPPER},     {'z', UNICODE_LOWER},     {'5', UNICODE_NUMBER},    {'_', UNICODE_PUNCT},
+        {'$', UNICODE_SYMBOL},    {' ', UNICODE_WHITE},     {'\n', UNICODE_WHITE},    {0x1C, UNICODE_REST},
+        {0x85, UNICODE_WHITE},    {0xA0, UNICODE_WHITE},    {0x1C5, UNICODE_UPPER},   {0x2B0, UNICODE_OTHER},
+        {0x301, UNICODE_MARK},    {0x4E00, UNICODE_OTHER},  {0xBD, UNICODE_NUMBER},   {0x200B, UNICODE_REST},
+        {0x2028, UNICODE_WHITE},  {0xE000, UNICODE_REST},   {0xFFFD, UNICODE_SYMBOL}, {0x1F600, UNICODE_SYMBOL},
+        {0x1FFFF, UNICODE_REST},  {0x20000, UNICODE_OTHER}, {0x2A6DF, UNICODE_OTHER}, {0x2A6E0, UNICODE_REST},
+        {0x2F800, UNICODE_OTHER}, {0xE0100, UNICODE_MARK},  {0x10FFFF, UNICODE_REST}, {UTF8_INVALID, UNICODE_SYMBOL},
     };
     for (size_t i = 0; i < COUNT_OF(some); i++) CHECK(unicode_class(some[i].cp) == some[i].bit, "U+%04X", some[i].cp);
     for (uint32_t b = 0; b < 256; b++) CHECK(char_byte(byte_char(b)) == (int)b, "byte %u", b);
@@ -203,7 +211,7 @@ static void test_nfc(void) {
     CHECK(nfc_is(marks, 2 * n, sorted, 2 * n), "%zu marks", n);
     free(marks);
     free(sorted);
-    CHECK(memory.now == 0, "%zu bytes left", memory.now);
+    CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
 }
 
 /* ---- The patterns, interpreted plainly: backtracking, on short texts alone ---- */
@@ -220,8 +228,9 @@ static bool escape_has(const char **re, uint32_t cp) {
     if (c != 'p') return cp == (unsigned char)c;
     /* Which of \p{Lm} and \p{Lo} it is does not matter to any pattern. */
     static const struct { const char *name; uint32_t bits; } names[] = {
-        {"{L}", UNICODE_LETTER}, {"{N}", UNICODE_NUMBER}, {"{M}", UNICODE_MARK}, {"{P}", UNICODE_PUNCT}, {"{S}", UNICODE_SYMBOL},
-        {"{Lu}", UNICODE_UPPER}, {"{Lt}", UNICODE_UPPER}, {"{Ll}", UNICODE_LOWER}, {"{Lm}", UNICODE_OTHER}, {"{Lo}", UNICODE_OTHER},
+        {"{L}", UNICODE_LETTER}, {"{N}", UNICODE_NUMBER}, {"{M}", UNICODE_MARK},   {"{P}", UNICODE_PUNCT},
+        {"{S}", UNICODE_SYMBOL}, {"{Lu}", UNICODE_UPPER}, {"{Lt}", UNICODE_UPPER}, {"{Ll}", UNICODE_LOWER},
+        {"{Lm}", UNICODE_OTHER}, {"{Lo}", UNICODE_OTHER},
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         size_t n = strlen(names[i].name);
@@ -266,7 +275,7 @@ static bool class_has(const char **re, uint32_t cp) {
 
 static uint32_t folded(uint32_t cp) { return cp >= 'A' && cp <= 'Z' ? cp + 32 : cp == 0x17F ? 's' : cp; }
 
-/* The end of the longest way that the alternative at `re` matches first, or SIZE_MAX. It ends with a '|' or the pattern. */
+/* Where the alternative at `re`, which ends with a '|' or the pattern, ends its match at `at`; SIZE_MAX: none. */
 static size_t re_match(const char *re, const uint32_t *cp, size_t n, size_t at) {
     if (*re == 0 || *re == '|') return at;
     if (strncmp(re, "(?!\\S)", 6) == 0) {
@@ -316,11 +325,13 @@ static size_t re_first(const char *re, const uint32_t *cp, size_t n, size_t at) 
 #define RE_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define RE_WHITE "\\s+(?!\\S)|\\s+"
 #define RE_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|" RE_WHITE
-#define RE_LLAMA(digits) RE_CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" RE_WHITE
+#define RE_LLAMA(digits) RE_CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" digits \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" RE_WHITE
 #define RE_UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
 #define RE_LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define RE_CASED(suffix, digits) "[^\\r\\n\\p{L}\\p{N}]?" RE_UPPER "*" RE_LOWER "+" suffix "|[^\\r\\n\\p{L}\\p{N}]?" RE_UPPER "+" \
-    RE_LOWER "*" suffix "|" digits "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|" RE_WHITE
+#define RE_CASED(suffix, digits) "[^\\r\\n\\p{L}\\p{N}]?" RE_UPPER "*" RE_LOWER "+" suffix \
+    "|[^\\r\\n\\p{L}\\p{N}]?" RE_UPPER "+" RE_LOWER "*" suffix "|" digits \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|" RE_WHITE
 
 typedef struct twin { const char *name, *stages[PRE_STAGES]; } twin;
 
@@ -330,13 +341,17 @@ static const twin twins[] = {
     {"smollm", {"\\p{N}", RE_GPT2, NULL, NULL}},
     {"llama-bpe", {RE_LLAMA("\\p{N}{1,3}"), NULL, NULL, NULL}},
     {"qwen2", {RE_LLAMA("\\p{N}"), NULL, NULL, NULL}},
-    {"qwen35", {RE_CONTRACTIONS "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|"
-                RE_WHITE, NULL, NULL, NULL}},
+    {"qwen35",
+     {RE_CONTRACTIONS
+      "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" RE_WHITE,
+      NULL, NULL, NULL}},
     {"gpt-4o", {RE_CASED(RE_CONTRACTIONS "?", "\\p{N}{1,3}"), NULL, NULL, NULL}},
     {"tekken", {RE_CASED("", "\\p{N}"), NULL, NULL, NULL}},
-    {"deepseek-v3", {"\\p{N}{1,3}", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
-                     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
-                     " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|" RE_WHITE, NULL}},
+    {"deepseek-v3",
+     {"\\p{N}{1,3}", "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F\xE3\x82\xA0-\xE3\x83\xBF]+",
+      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+      " ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|" RE_WHITE,
+      NULL}},
     {"default", {"[\\p{P}$+<=>\\^~|]+", RE_GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
     {"falcon", {"[\\p{P}$+<=>\\^~|`]+", RE_GPT2, "[0-9][0-9][0-9]", NULL}},
 };
@@ -361,9 +376,11 @@ static void twin_cut(const twin *w, const uint32_t *cp, size_t n, bool *cut) {
 
 static uint32_t random_char(void) {
     static const uint32_t some[] = {
-        ' ', ' ', ' ', '\n', '\r', '\t', 0xA0, 0x2028, 'a', 's', 't', 'S', 'T', 'R', 'e', 'l', 'L', 'v', 'm', 'd', '\'', '\'',
-        '1', '2', 0x662, 0xBD, '/', '.', '(', '$', '`', '<', '_', '-', 0x2014, 0xC9, 0xE9, 0x17F, 0x1C5, 0x2B0, 0x5D0, 0x301, 0x93E,
-        0x4E00, 0x9FA5, 0x9FA6, 0x3042, 0x30FF, 0x3099, 0x1F600, 0x200B, 0x1, 0xE000, 0x10400, 0x1F1E6, 0xE0101,
+        ' ',    ' ',     ' ',    '\n',  '\r',   '\t',    0xA0,    0x2028,  'a',    's',    't',    'S',
+        'T',    'R',     'e',    'l',   'L',    'v',     'm',     'd',     '\'',   '\'',   '1',    '2',
+        0x662,  0xBD,    '/',    '.',   '(',    '$',     '`',     '<',     '_',    '-',    0x2014, 0xC9,
+        0xE9,   0x17F,   0x1C5,  0x2B0, 0x5D0,  0x301,   0x93E,   0x4E00,  0x9FA5, 0x9FA6, 0x3042, 0x30FF,
+        0x3099, 0x1F600, 0x200B, 0x1,   0xE000, 0x10400, 0x1F1E6, 0xE0101,
     };
     return some[test_below((uint32_t)COUNT_OF(some))];
 }
@@ -424,7 +441,8 @@ static void test_cover(void) {
         }
         CHECK(good, "%s", pre_rules[k].name);
     }
-    CHECK(pre_find(str_c("gpt-3")) == NULL && pre_find(str_of("gpt-2\0", 6)) == NULL && pre_find(str_of("", 0)) == NULL, "unknown names");
+    CHECK(pre_find(str_c("gpt-3")) == NULL && pre_find(str_of("gpt-2\0", 6)) == NULL && pre_find(str_of("", 0)) == NULL,
+          "unknown names");
 }
 
 /* ---- Merging against a plain twin ---- */
@@ -439,7 +457,8 @@ static void twin_merge(const toy *t, char parts[][64], size_t *n) {
             if (strcmp(t->model, "llama") == 0) {
                 snprintf(pair, sizeof pair, "%.63s%.63s", parts[i], parts[i + 1]);
                 int32_t id = toy_find(t, pair);
-                if (id < 0 || t->tokens[id].type != 1 || (best != SIZE_MAX && t->tokens[id].score <= best_score)) continue;
+                if (id < 0 || t->tokens[id].type != 1 || (best != SIZE_MAX && t->tokens[id].score <= best_score))
+                    continue;
                 best       = 0;
                 best_score = t->tokens[id].score;
                 best_at    = i;
@@ -453,11 +472,16 @@ static void twin_merge(const toy *t, char parts[][64], size_t *n) {
             }
         }
         if (best == SIZE_MAX) return;
-        size_t length = strlen(parts[best_at]);
-        snprintf(parts[best_at] + length, sizeof parts[0] - length, "%.63s", parts[best_at + 1]);
+        memcpy(parts[best_at] + strlen(parts[best_at]), parts[best_at + 1], strlen(parts[best_at + 1]) + 1);
         memmove(parts[best_at + 1], parts[best_at + 2], (*n - best_at - 2) * sizeof parts[0]);
         --*n;
     }
+}
+
+/* Small numbers, so that ties are common; both zeros among them. */
+static float random_score(uint32_t n) {
+    uint32_t k = test_below(n);
+    return k || test_below(2) ? -(float)k : 0.0f;
 }
 
 /* A random vocabulary over few letters, so that ties and overlaps are common. */
@@ -465,17 +489,18 @@ static void random_toy(toy *t, bool spm) {
     static const char *const letters[] = {"a", "b", "c", "d"};
     toy_init(t, spm ? "llama" : "gpt2", "gpt-2");
     if (spm) toy_add(t, "<unk>", 2, 0.0f);
-    for (size_t i = 0; i < COUNT_OF(letters); i++) toy_add(t, letters[i], 1, -(float)test_below(4));
+    for (size_t i = 0; i < COUNT_OF(letters); i++) toy_add(t, letters[i], 1, random_score(4));
     for (int i = 0; i < 60; i++) {
         uint32_t base = spm ? 1 : 0;
-        const toy_token *a = &t->tokens[base + test_below(t->n_tokens - base)], *b = &t->tokens[base + test_below(t->n_tokens - base)];
+        const toy_token *a = &t->tokens[base + test_below(t->n_tokens - base)],
+                        *b = &t->tokens[base + test_below(t->n_tokens - base)];
         char left[64], right[64], whole[64];
         if (a->n + b->n > 12) continue;
         snprintf(left, sizeof left, "%.*s", (int)a->n, a->text);
         snprintf(right, sizeof right, "%.*s", (int)b->n, b->text);
         snprintf(whole, sizeof whole, "%.*s%.*s", (int)a->n, a->text, (int)b->n, b->text);
         if (!spm) toy_join(t, left, right);   /* now and then one that is there already */
-        else if (toy_find(t, whole) < 0) toy_add(t, whole, 1, -(float)test_below(6));
+        else if (toy_find(t, whole) < 0) toy_add(t, whole, 1, random_score(6));
     }
     t->add_space_prefix = spm ? 0 : -1;
 }
@@ -507,7 +532,7 @@ static void test_merging(void) {
         close_toy(&o);
     }
     CHECK(wrong == 0, "%u words", wrong);
-    CHECK(memory.now == 0, "%zu bytes left", memory.now);
+    CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
 }
 
 /* ---- Whole vocabularies ---- */
@@ -521,9 +546,12 @@ static void test_bpe(void) {
     open_toy(&o, &t);
     CHECK(o.result == NOVA_OK, "%s", o.error.message);
     if (o.result != NOVA_OK) return;
-    CHECK(tokenizer_n_vocab(o.t) == t.n_tokens && tokenizer_bos(o.t) == t.bos && tokenizer_eos(o.t) == t.eos, "ids");
+    CHECK(tokenizer_n_vocab(o.t) == t.n_tokens && tokenizer_bos(o.t) == (int32_t)t.bos &&
+              tokenizer_eos(o.t) == (int32_t)t.eos,
+          "ids");
     CHECK(tokenizer_adds_bos(o.t), "llama 3's rule adds BOS");
-    CHECK(tokenizer_is_end(o.t, t.eos) && !tokenizer_is_end(o.t, t.bos) && !tokenizer_is_end(o.t, -1), "ends");
+    CHECK(tokenizer_is_end(o.t, (int32_t)t.eos) && !tokenizer_is_end(o.t, (int32_t)t.bos) && !tokenizer_is_end(o.t, -1),
+          "ends");
     CHECK(tokenizer_max_piece(o.t) == 12, "%zu", tokenizer_max_piece(o.t));   /* "<|im_start|>" */
     ENCODES(o, "", 0, "");
     ENCODES(o, "the the", 0, "the|\xC4\xA0the");
@@ -542,8 +570,11 @@ static void test_bpe(void) {
     ENCODES(o, "<|im_user<|im_start|>", 0, "<|im_user|<|||i|m|_|s|t|a|r|t|||>");
     size_t  n = 0;
     int32_t id = -7;
-    CHECK(tokenizer_encode(o.t, &mem_host, str_c("hello the"), 0, NULL, 0, &n, &o.error) == NOVA_ERROR_TOO_SMALL && n == 2, "%zu", n);
-    CHECK(tokenizer_encode(o.t, &mem_host, str_c("hello the"), 0, &id, 1, &n, NULL) == NOVA_ERROR_TOO_SMALL && n == 2, "%zu", n);
+    CHECK(tokenizer_encode(o.t, &mem_host, str_c("hello the"), 0, NULL, 0, &n, &o.error) == NOVA_ERROR_TOO_SMALL &&
+              n == 2,
+          "%zu", n);
+    CHECK(tokenizer_encode(o.t, &mem_host, str_c("hello the"), 0, &id, 1, &n, NULL) == NOVA_ERROR_TOO_SMALL && n == 2,
+          "%zu", n);
     CHECK(id == toy_find(&t, "hello"), "what fits is written");
     close_toy(&o);
     toy_bpe(&t, "gpt-2");
@@ -575,7 +606,13 @@ static void test_spm(void) {
     ENCODES(o, "</s>", 0, S "|</s|>");
     ENCODES(o, "</s>", NOVA_PARSE_SPECIAL, "</s>");
     ENCODES(o, "the</s>the", NOVA_PARSE_SPECIAL, S "the|</s>|" S "the");
-    ENCODES(o, "the<tool>the", 0, S "the|<tool>|" S "the");
+    /* In plain text a user-defined token is part of the text; where special tokens are parsed, it parts it. */
+    ENCODES(o, "the<tool>the", 0, S "the|<tool>|the");
+    ENCODES(o, "<tool>the", 0, S "|<tool>|the");
+    ENCODES(o, "<tool>", 0, S "|<tool>");
+    ENCODES(o, "the<tool>the", NOVA_PARSE_SPECIAL, S "the|<tool>|" S "the");
+    ENCODES(o, "<tool>the", NOVA_PARSE_SPECIAL, "<tool>|" S "the");
+    ENCODES(o, "<s></s>", NOVA_PARSE_SPECIAL, "<s>|</s>");
     /* Special tokens with spaces in them, written either way. */
     ENCODES(o, "a<end of turn>", NOVA_PARSE_SPECIAL, S "|a|<end of turn>");
     ENCODES(o, "a<end of turn>", 0, S "|a|<|e|n|<0x64>|" S "|o|<0x66>|" S "t|<0x75>|r|n|>");
@@ -603,7 +640,7 @@ static void test_spm(void) {
     CHECK(o.result == NOVA_OK, "%s", o.error.message);
     ENCODES(o, "xyza\xFF", 0, S "|<unk>|a|<unk>");
     close_toy(&o);
-    CHECK(memory.now == 0, "%zu bytes left", memory.now);
+    CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
 }
 
 /* ---- Marks ---- */
@@ -637,12 +674,14 @@ static void test_marks(void) {
     ENCODES(o, "<\xFFtool>s<|im\xFF_user", parse, "<tool>s|<|im_user");   /* user-defined tokens do not see marks */
     ENCODES(o, "a\xFF", NOVA_PARSE_SPECIAL, "a|\xC3\xBF");                  /* without the flag it is a byte */
     /* Whatever the text: marked, it encodes to what it does without special tokens. */
-    static const char *const parts[] = {"<|im_start|>", "<|im", "_user", "<|bos|>", "<", "|", "a", " the", "<tool>", "s", "\n", "\x01"};
+    static const char *const parts[] = {"<|im_start|>", "<|im",   "_user", "<|bos|>", "<",   "|", "a",
+                                        " the",         "<tool>", "s",     "\n",      "\x01"};
     uint32_t wrong = 0;
     for (int round = 0; round < 3000; round++) {
         char   text[256];
         size_t n = 0;
-        for (uint32_t k = test_below(10); k > 0; k--) n += (size_t)sprintf(text + n, "%s", parts[test_below((uint32_t)COUNT_OF(parts))]);
+        for (uint32_t k = test_below(10); k > 0; k--)
+            n += (size_t)sprintf(text + n, "%s", parts[test_below((uint32_t)COUNT_OF(parts))]);
         text_buffer b;
         text_init(&b, &mem_host, 0);
         ids want = encode(o.t, text, n, 0), got;
@@ -671,20 +710,28 @@ static void test_pieces(void) {
     toy_bpe(&t, "gpt-2");
     int32_t odd = toy_add(&t, "\xE4\xB8\x80\xC4\xA0", 1, 0.0f), empty = toy_add(&t, "", 1, 0.0f);
     open_toy(&o, &t);
-    CHECK(tokenizer_piece(o.t, toy_find(&t, "\xC4\xA0hello"), false, false, p, sizeof p) == 6 && memcmp(p, " hello", 6) == 0, "bytes");
-    CHECK(tokenizer_piece(o.t, t.bos, false, false, p, sizeof p) == 0, "control tokens have no text");
-    CHECK(tokenizer_piece(o.t, t.bos, false, true, p, sizeof p) == 7 && memcmp(p, "<|bos|>", 7) == 0, "unless wanted");
-    CHECK(tokenizer_piece(o.t, odd, false, false, p, sizeof p) == 5 && memcmp(p, "\xE4\xB8\x80\xC4\xA0", 5) == 0, "no bytes' names");
+    CHECK(tokenizer_piece(o.t, toy_find(&t, "\xC4\xA0hello"), false, false, p, sizeof p) == 6 &&
+              memcmp(p, " hello", 6) == 0,
+          "bytes");
+    CHECK(tokenizer_piece(o.t, (int32_t)t.bos, false, false, p, sizeof p) == 0, "control tokens have no text");
+    CHECK(tokenizer_piece(o.t, (int32_t)t.bos, false, true, p, sizeof p) == 7 && memcmp(p, "<|bos|>", 7) == 0,
+          "unless wanted");
+    CHECK(tokenizer_piece(o.t, odd, false, false, p, sizeof p) == 5 && memcmp(p, "\xE4\xB8\x80\xC4\xA0", 5) == 0,
+          "no bytes' names");
     CHECK(tokenizer_piece(o.t, empty, false, false, p, sizeof p) == 0, "an empty token");
     memset(p, '-', sizeof p);
-    CHECK(tokenizer_piece(o.t, toy_find(&t, "hello"), false, false, p, 2) == 5 && memcmp(p, "he-", 3) == 0, "what fits");
-    CHECK(tokenizer_piece(o.t, -1, false, true, p, 9) == 0 && tokenizer_piece(o.t, (int32_t)t.n_tokens, false, true, p, 9) == 0, "no such id");
+    CHECK(tokenizer_piece(o.t, toy_find(&t, "hello"), false, false, p, 2) == 5 && memcmp(p, "he-", 3) == 0,
+          "what fits");
+    CHECK(tokenizer_piece(o.t, -1, false, true, p, 9) == 0 &&
+              tokenizer_piece(o.t, (int32_t)t.n_tokens, false, true, p, 9) == 0,
+          "no such id");
     /* Every byte string comes back. */
     uint32_t wrong = 0;
     for (int round = 0; round < 2000; round++) {
         char   text[80];
         size_t n = test_below(sizeof text);
-        for (size_t i = 0; i < n; i++) text[i] = (char)(round % 2 ? test_below(256) : (uint32_t)"ahelo t\n"[test_below(8)]);
+        for (size_t i = 0; i < n; i++)
+            text[i] = (char)(round % 2 ? test_below(256) : (uint32_t)"ahelo t\n"[test_below(8)]);
         ids         got  = encode(o.t, text, n, 0);
         text_buffer back = decode(o.t, got.p, got.n);
         wrong += back.n != n || (n && memcmp(back.p, text, n) != 0);
@@ -695,15 +742,18 @@ static void test_pieces(void) {
     CHECK(wrong == 0, "%u byte strings", wrong);
     toy_spm(&t);
     open_toy(&o, &t);
-    CHECK(tokenizer_piece(o.t, toy_find(&t, S "hello"), false, false, p, 64) == 6 && memcmp(p, " hello", 6) == 0, "a space");
-    CHECK(tokenizer_piece(o.t, toy_find(&t, S "hello"), true, false, p, 64) == 5 && memcmp(p, "hello", 5) == 0, "not the first");
+    CHECK(tokenizer_piece(o.t, toy_find(&t, S "hello"), false, false, p, 64) == 6 && memcmp(p, " hello", 6) == 0,
+          "a space");
+    CHECK(tokenizer_piece(o.t, toy_find(&t, S "hello"), true, false, p, 64) == 5 && memcmp(p, "hello", 5) == 0,
+          "not the first");
     CHECK(tokenizer_piece(o.t, toy_find(&t, S S), true, false, p, 64) == 1 && p[0] == ' ', "one of two");
     CHECK(tokenizer_piece(o.t, toy_find(&t, "<0xC3>"), true, false, p, 64) == 1 && p[0] == '\xC3', "a byte");
     CHECK(tokenizer_piece(o.t, 0, true, false, p, 64) == 0, "the unknown token");
     for (int round = 0; round < 2000; round++) {
         char   text[80];
         size_t n = test_below(sizeof text);
-        for (size_t i = 0; i < n; i++) text[i] = (char)(round % 2 ? test_below(256) : (uint32_t)"ahelo t\n"[test_below(8)]);
+        for (size_t i = 0; i < n; i++)
+            text[i] = (char)(round % 2 ? test_below(256) : (uint32_t)"ahelo t\n"[test_below(8)]);
         ids         got  = encode(o.t, text, n, NOVA_ADD_SPECIAL);
         text_buffer back = decode(o.t, got.p, got.n);
         bool has_space = false;   /* U+2581 itself comes back as a space */
@@ -724,18 +774,18 @@ static void no_model(toy *t) { t->model = NULL; }
 static void other_model(toy *t) { t->model = "wordpiece\n\x1b[31m"; }
 static void other_pre(toy *t) { t->pre = "gpt-5"; }
 static void no_tokens(toy *t) { t->no_tokens = 1; }
-static void tokens_are_numbers(toy *t) { t->tokens_item = GGUF_U32; }
+static void tokens_are_numbers(toy *t) { t->tokens_item = GW_U32; }
 static void zero_tokens(toy *t) { t->n_tokens = t->n_types = t->n_scores = 0; }
 static void few_types(toy *t) { t->n_types--; }
 static void many_types(toy *t) { t->n_types++; }
-static void real_types(toy *t) { t->type_item = GGUF_F32; }
-static void text_types(toy *t) { t->type_item = GGUF_STRING; }
-static void bool_types(toy *t) { t->type_item = GGUF_BOOL; }
+static void real_types(toy *t) { t->type_item = GW_F32; }
+static void text_types(toy *t) { t->type_item = GW_STRING; }
+static void bool_types(toy *t) { t->type_item = GW_BOOL; }
 static void wrong_type(toy *t) { t->tokens[5].type = 7; }
 static void negative_type(toy *t) { t->tokens[5].type = -1; }
 static void few_scores(toy *t) { t->n_scores--; }
 static void no_scores(toy *t) { t->n_scores = UINT32_MAX; }
-static void text_scores(toy *t) { t->score_item = GGUF_STRING; }
+static void text_scores(toy *t) { t->score_item = GW_STRING; }
 static void nan_score(toy *t) { memset(&t->tokens[5].score, 0xFF, 4); }
 static void infinite_score(toy *t) { uint32_t inf = 0x7f800000; memcpy(&t->tokens[5].score, &inf, 4); }
 static void bad_bos(toy *t) { t->bos = t->n_tokens; }
@@ -754,11 +804,24 @@ static void no_left(toy *t) { strcpy(t->merges[t->n_merges++].text, " t"); }
 static void only_space(toy *t) { strcpy(t->merges[t->n_merges++].text, " "); }
 static void empty_merge(toy *t) { strcpy(t->merges[t->n_merges++].text, ""); }
 static void nothing(toy *t) { (void)t; }
-static void empty_tokens(toy *t) { toy_add(t, "", 1, 0.0f); toy_add(t, "", 3, 0.0f); toy_add(t, "", 4, 0.0f); toy_add(t, "", 2, 0.0f); }
-static void twin_tokens(toy *t) { toy_add(t, "the", 1, 9.0f); toy_add(t, "<tool>", 4, 0.0f); toy_add(t, "<tool>", 3, 0.0f); }
+static void empty_tokens(toy *t) {
+    toy_add(t, "", 1, 0.0f);
+    toy_add(t, "", 3, 0.0f);
+    toy_add(t, "", 4, 0.0f);
+    toy_add(t, "", 2, 0.0f);
+}
+static void twin_tokens(toy *t) {
+    toy_add(t, "the", 1, 9.0f);
+    toy_add(t, "<tool>", 4, 0.0f);
+    toy_add(t, "<tool>", 3, 0.0f);
+}
 static void twin_merges(toy *t) { strcpy(t->merges[t->n_merges++].text, "t h"); }
 static void control_merge(toy *t) { t->tokens[toy_find(t, "hello")].type = 3; }   /* left out, as is what needs it */
-static void mark_tokens(toy *t) { toy_add(t, "\xFF", 3, 0.0f); toy_add(t, "a\xFF" "b", 4, 0.0f); toy_add(t, "\xE2", 4, 0.0f); }
+static void mark_tokens(toy *t) {
+    toy_add(t, "\xFF", 3, 0.0f);
+    toy_add(t, "a\xFF" "b", 4, 0.0f);
+    toy_add(t, "\xE2", 4, 0.0f);
+}
 static void types_missing(toy *t) { t->n_types = UINT32_MAX; }
 
 static const struct hostile {
@@ -768,37 +831,63 @@ static const struct hostile {
     nova_result want;
 } hostiles[] = {
 #define HOSTILE(model, fn, want) {model, #fn, fn, want}
-    HOSTILE("gpt2", no_model, NOVA_ERROR_FORMAT), HOSTILE("gpt2", other_model, NOVA_ERROR_UNSUPPORTED),
-    HOSTILE("gpt2", other_pre, NOVA_ERROR_UNSUPPORTED), HOSTILE("gpt2", no_tokens, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", tokens_are_numbers, NOVA_ERROR_FORMAT), HOSTILE("gpt2", zero_tokens, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", few_types, NOVA_ERROR_FORMAT), HOSTILE("gpt2", many_types, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", real_types, NOVA_ERROR_FORMAT), HOSTILE("gpt2", text_types, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", bool_types, NOVA_ERROR_FORMAT), HOSTILE("gpt2", wrong_type, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", negative_type, NOVA_ERROR_FORMAT), HOSTILE("llama", few_scores, NOVA_ERROR_FORMAT),
-    HOSTILE("llama", no_scores, NOVA_ERROR_FORMAT), HOSTILE("llama", text_scores, NOVA_ERROR_FORMAT),
-    HOSTILE("llama", nan_score, NOVA_ERROR_FORMAT), HOSTILE("llama", infinite_score, NOVA_ERROR_FORMAT),
-    HOSTILE("llama", bad_bos, NOVA_ERROR_FORMAT), HOSTILE("gpt2", bad_eos, NOVA_ERROR_FORMAT),
-    HOSTILE("llama", bad_unk, NOVA_ERROR_FORMAT), HOSTILE("llama", negative_byte, NOVA_ERROR_FORMAT),
-    HOSTILE("llama", long_byte, NOVA_ERROR_FORMAT), HOSTILE("gpt2", no_byte, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", no_merges, NOVA_ERROR_FORMAT), HOSTILE("gpt2", unknown_left, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", unknown_right, NOVA_ERROR_FORMAT), HOSTILE("gpt2", unknown_whole, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", one_part, NOVA_ERROR_FORMAT), HOSTILE("gpt2", no_right, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", no_left, NOVA_ERROR_FORMAT), HOSTILE("gpt2", only_space, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", no_model, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", other_model, NOVA_ERROR_UNSUPPORTED),
+    HOSTILE("gpt2", other_pre, NOVA_ERROR_UNSUPPORTED),
+    HOSTILE("gpt2", no_tokens, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", tokens_are_numbers, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", zero_tokens, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", few_types, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", many_types, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", real_types, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", text_types, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", bool_types, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", wrong_type, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", negative_type, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", few_scores, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", no_scores, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", text_scores, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", nan_score, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", infinite_score, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", bad_bos, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", bad_eos, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", bad_unk, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", negative_byte, NOVA_ERROR_FORMAT),
+    HOSTILE("llama", long_byte, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", no_byte, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", no_merges, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", unknown_left, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", unknown_right, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", unknown_whole, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", one_part, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", no_right, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", no_left, NOVA_ERROR_FORMAT),
+    HOSTILE("gpt2", only_space, NOVA_ERROR_FORMAT),
     HOSTILE("gpt2", empty_merge, NOVA_ERROR_FORMAT),
-    HOSTILE("gpt2", nothing, NOVA_OK), HOSTILE("llama", nothing, NOVA_OK), HOSTILE("gpt2", empty_tokens, NOVA_OK),
-    HOSTILE("llama", empty_tokens, NOVA_OK), HOSTILE("gpt2", twin_tokens, NOVA_OK), HOSTILE("llama", twin_tokens, NOVA_OK),
-    HOSTILE("gpt2", twin_merges, NOVA_OK), HOSTILE("gpt2", control_merge, NOVA_OK), HOSTILE("gpt2", mark_tokens, NOVA_OK),
-    HOSTILE("llama", mark_tokens, NOVA_OK), HOSTILE("gpt2", types_missing, NOVA_OK), HOSTILE("llama", types_missing, NOVA_OK),
+    HOSTILE("gpt2", nothing, NOVA_OK),
+    HOSTILE("llama", nothing, NOVA_OK),
+    HOSTILE("gpt2", empty_tokens, NOVA_OK),
+    HOSTILE("llama", empty_tokens, NOVA_OK),
+    HOSTILE("gpt2", twin_tokens, NOVA_OK),
+    HOSTILE("llama", twin_tokens, NOVA_OK),
+    HOSTILE("gpt2", twin_merges, NOVA_OK),
+    HOSTILE("gpt2", control_merge, NOVA_OK),
+    HOSTILE("gpt2", mark_tokens, NOVA_OK),
+    HOSTILE("llama", mark_tokens, NOVA_OK),
+    HOSTILE("gpt2", types_missing, NOVA_OK),
+    HOSTILE("llama", types_missing, NOVA_OK),
 #undef HOSTILE
 };
 
 /* Uses everything of an open tokenizer; what comes out matters less than that it comes. */
 static void exercise(const tokenizer *t) {
-    static const char text[] = "hello the  </s><tool>s\xFF<|im_start|>\xE2\x96\x81 <end of turn>aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\n";
+    static const char text[] =
+        "hello the  </s><tool>s\xFF<|im_start|>\xE2\x96\x81 <end of turn>aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\n";
     for (uint32_t flags = 0; flags < 4; flags++) {
         ids got = encode(t, text, sizeof text - 1, flags | (flags & 1 ? TOKENIZER_MARKED : 0));
         CHECK(got.result == NOVA_OK, "result %d", got.result);
-        for (size_t i = 0; i < got.n; i++) CHECK(got.p[i] >= 0 && (uint32_t)got.p[i] < tokenizer_n_vocab(t), "id %d", got.p[i]);
+        for (size_t i = 0; i < got.n; i++)
+            CHECK(got.p[i] >= 0 && (uint32_t)got.p[i] < tokenizer_n_vocab(t), "id %d", got.p[i]);
         free(got.p);
     }
     size_t longest = 0;
@@ -817,16 +906,16 @@ static void test_hostile(void) {
         else toy_bpe(&t, "gpt-2");
         hostiles[i].spoil(&t);
         open_toy(&o, &t);
-        CHECK(o.result == hostiles[i].want && o.error.code == o.result, "%s %s: %d %s", hostiles[i].model, hostiles[i].name, o.result,
-              o.error.message);
+        CHECK(o.result == hostiles[i].want && o.error.code == o.result, "%s %s: %d %s", hostiles[i].model,
+              hostiles[i].name, o.result, o.error.message);
         if (o.result == NOVA_OK) exercise(o.t);
         else CHECK(strlen(o.error.message) > 10 && !strpbrk(o.error.message, "\n\x1b"), "%s", o.error.message);
         close_toy(&o);
-        CHECK(memory.now == 0, "%s: %zu bytes left", hostiles[i].name, memory.now);
+        CHECK(memory.bytes_live == 0, "%s: %zu bytes left", hostiles[i].name, memory.bytes_live);
     }
 }
 
-/* Tokens whose texts hash alike end in an error instead of in endless searching. */
+/* What hashes alike too often ends in an error instead of in endless searching. */
 static void test_alike(void) {
     static toy   t;
     opened       o;
@@ -838,6 +927,16 @@ static void test_alike(void) {
     while (put < n && table_put(&x, 42, put, &slot)) put++;
     CHECK(put == PROBES_MOST, "%u", put);
     arena_free(&a);
+    toy_bpe(&t, "gpt-2");
+    while (t.n_merges < PROBES_MOST / 2) strcpy(t.merges[t.n_merges++].text, "t h");
+    open_toy(&o, &t);
+    CHECK(o.result == NOVA_OK, "%s", o.error.message);
+    ENCODES(o, "the", 0, "the");
+    close_toy(&o);
+    while (t.n_merges < TOY_MERGES) strcpy(t.merges[t.n_merges++].text, "t h");
+    open_toy(&o, &t);
+    CHECK(o.result == NOVA_ERROR_FORMAT, "%d", o.result);
+    close_toy(&o);
     /* And each bit of a text moves its hash. */
     toy_bpe(&t, "gpt-2");
     open_toy(&o, &t);
@@ -866,14 +965,15 @@ static void test_damaged(void) {
             o.file.p = (uint8_t *)malloc(n + 1);
             o.file.n = n;
             memcpy(o.file.p, whole.p, n);
-            for (uint32_t k = round % 4 ? 1 + test_below(3) : 0; k > 0; k--) o.file.p[test_below((uint32_t)n)] = (uint8_t)test_random();
+            for (uint32_t k = round % 4 ? 1 + test_below(3) : 0; k > 0; k--)
+                o.file.p[test_below((uint32_t)n)] = (uint8_t)test_random();
             open_file(&o);
             if (o.result == NOVA_OK && o.t) exercise(o.t);
             close_toy(&o);
         }
         free(whole.p);
     }
-    CHECK(memory.now == 0, "%zu bytes left", memory.now);
+    CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
 }
 
 /* ---- Faults: the Nth allocation fails, for every N ---- */
@@ -881,12 +981,13 @@ static void test_damaged(void) {
 static void test_faults(void) {
     static toy  t;
     static char text[600];
-    for (size_t i = 0; i < sizeof text; i++) text[i] = i < 200 ? "the hello "[i % 10] : i < 400 ? 'a' : "e\xCC\x81 "[i % 4];
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = i < 200 ? "the hello "[i % 10] : i < 400 ? 'a' : "e\xCC\x81 "[i % 4];
     for (int kind = 0; kind < 3; kind++) {
         int opens = 0, encodes = 0, marks = 0;
         if (kind == 2) toy_spm(&t);
         else toy_bpe(&t, kind ? "llama-bpe" : "qwen2");
-        for (size_t fail = 1;; fail++) {
+        for (long fail = 1;; fail++) {
             opened o;
             memory.calls   = 0;
             memory.fail_at = fail;
@@ -896,20 +997,20 @@ static void test_faults(void) {
             CHECK(o.result == NOVA_OK || o.result == NOVA_ERROR_MEMORY, "%d: %s", o.result, o.error.message);
             bool done = o.result == NOVA_OK;
             close_toy(&o);
-            CHECK(memory.now == 0, "%zu bytes left", memory.now);
+            CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
             if (done) break;
         }
         opened o;
         open_toy(&o, &t);
-        size_t before = memory.now;
+        size_t before = memory.bytes_live;
         ids    want = encode(o.t, text, sizeof text, NOVA_PARSE_SPECIAL);
-        for (size_t fail = 1;; fail++) {
+        for (long fail = 1;; fail++) {
             memory.calls   = 0;
             memory.fail_at = fail;
             ids got = encode(o.t, text, sizeof text, NOVA_PARSE_SPECIAL);
             memory.fail_at = 0;
             encodes++;
-            CHECK(memory.now == before, "%zu bytes more", memory.now - before);
+            CHECK(memory.bytes_live == before, "%zu bytes more", memory.bytes_live - before);
             CHECK(got.result == NOVA_ERROR_MEMORY || ids_are(&got, want.p, want.n), "result %d", got.result);
             free(got.p);
             if (got.result == NOVA_OK) break;
@@ -918,11 +1019,11 @@ static void test_faults(void) {
             text_buffer b;
             text_init(&b, &mem_host, 0);
             memory.calls   = 0;
-            memory.fail_at = (size_t)marks + 1;
+            memory.fail_at = marks + 1;
             done = tokenizer_mark(o.t, str_c("<|im_start|>hello<|bos|>"), &b);
             memory.fail_at = 0;
             text_free(&b);
-            CHECK(memory.now == before, "%zu bytes more", memory.now - before);
+            CHECK(memory.bytes_live == before, "%zu bytes more", memory.bytes_live - before);
         }
         free(want.p);
         close_toy(&o);
@@ -935,10 +1036,31 @@ static void test_faults(void) {
 static void test_long(void) {
     static toy t;
     static const struct { const char *pre, *unit; } kinds[] = {
-        {"llama-bpe", "a"}, {"llama-bpe", " "}, {"llama-bpe", "\n"}, {"llama-bpe", "1"}, {"llama-bpe", "\xF0\x9F\x98\x80"},
-        {"qwen2", "e\xCC\x81\xCC\xA3"}, {"qwen2", "\xCC\x81"}, {"gpt-4o", "A"}, {"gpt-4o", "Aa"}, {"gpt-4o", "\xD7\x90" "A"}, {"gpt-4o", "'s"},
-        {"deepseek-v3", "\x01"}, {"deepseek-v3", "\xE4\xB8\x80"}, {"default", "!"}, {"default", "1"}, {"gpt-2", " \t"}, {"gpt-2", "<"},
-        {"gpt-2", "<|im_"}, {"gpt-2", "\xFF"}, {NULL, "a"}, {NULL, " "}, {NULL, "\n"}, {NULL, "the "}, {NULL, "\xF0\x9F\x98\x80"}, {NULL, "<"},
+        {"llama-bpe", "a"},
+        {"llama-bpe", " "},
+        {"llama-bpe", "\n"},
+        {"llama-bpe", "1"},
+        {"llama-bpe", "\xF0\x9F\x98\x80"},
+        {"qwen2", "e\xCC\x81\xCC\xA3"},
+        {"qwen2", "\xCC\x81"},
+        {"gpt-4o", "A"},
+        {"gpt-4o", "Aa"},
+        {"gpt-4o", "\xD7\x90" "A"},
+        {"gpt-4o", "'s"},
+        {"deepseek-v3", "\x01"},
+        {"deepseek-v3", "\xE4\xB8\x80"},
+        {"default", "!"},
+        {"default", "1"},
+        {"gpt-2", " \t"},
+        {"gpt-2", "<"},
+        {"gpt-2", "<|im_"},
+        {"gpt-2", "\xFF"},
+        {NULL, "a"},
+        {NULL, " "},
+        {NULL, "\n"},
+        {NULL, "the "},
+        {NULL, "\xF0\x9F\x98\x80"},
+        {NULL, "<"},
     };
     size_t n    = 1000000;
     char  *text = (char *)malloc(n);
@@ -950,12 +1072,13 @@ static void test_long(void) {
         else toy_spm(&t);
         open_toy(&o, &t);
         ids got = encode(o.t, text, n, 0);
-        CHECK(got.result == NOVA_OK && got.n >= n / 16 && got.n <= n + 8, "%s \"%s\": %zu", kinds[k].pre, kinds[k].unit, got.n);
+        CHECK(got.result == NOVA_OK && got.n >= n / 16 && got.n <= n + 8, "%s \"%s\": %zu", kinds[k].pre, kinds[k].unit,
+              got.n);
         free(got.p);
         close_toy(&o);
     }
     free(text);
-    CHECK(memory.now == 0, "%zu bytes left", memory.now);
+    CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
 }
 
 /* ---- The vectors of real vocabularies ---- */
@@ -1042,12 +1165,13 @@ static void test_vectors_of(const char *name) {
     }
     free(lines);
     close_toy(&o);
-    CHECK(memory.now == 0, "%zu bytes left", memory.now);
+    CHECK(memory.bytes_live == 0, "%zu bytes left", memory.bytes_live);
 }
 
 int main(void) {
     test_begin(20);
-    mem_host = host_init(counting_alloc, &memory, NULL, NULL);
+    faults_init(&memory, 0);
+    mem_host = host_init(faults_alloc, &memory, NULL, NULL);
     test_utf8();
     test_classes();
     test_nfc();
@@ -1065,5 +1189,6 @@ int main(void) {
     test_long();
     static const char *const names[] = {"llama3_1", "qwen3", "gptoss", "deepseek_v3", "mistral", "gemma3"};
     for (size_t i = 0; i < COUNT_OF(names); i++) test_vectors_of(names[i]);
+    CHECK(faults_end(&memory) == 0, "%s", memory.first_error);
     return test_end();
 }

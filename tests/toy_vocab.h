@@ -3,40 +3,15 @@
 #ifndef NOVA_TOY_VOCAB_H
 #define NOVA_TOY_VOCAB_H
 
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "gguf_writer.h"
 
-/* ---- A file that grows ---- */
-
-typedef struct toy_file {
-    uint8_t *p;
-    size_t   n, cap;
-} toy_file;
-
-static void toy_bytes(toy_file *f, const void *p, size_t n) {
-    if (f->n + n > f->cap) {
-        f->cap = 2 * f->cap + n + 64;
-        f->p   = (uint8_t *)realloc(f->p, f->cap);
-        if (!f->p) abort();
-    }
-    if (n) memcpy(f->p + f->n, p, n);
-    f->n += n;
-}
-
-static void toy_u32(toy_file *f, uint32_t x) { toy_bytes(f, &x, 4); }
-static void toy_u64(toy_file *f, uint64_t x) { toy_bytes(f, &x, 8); }
-static void toy_str(toy_file *f, const char *p, size_t n) { toy_u64(f, n); toy_bytes(f, p, n); }
-static void toy_name(toy_file *f, const char *z) { toy_str(f, z, strlen(z)); }
-
-/* ---- What it says ---- */
+/* ---- What a file says ---- */
 
 typedef struct toy_token { char text[64]; size_t n; int32_t type; float score; } toy_token;
 typedef struct toy_merge { char text[64]; } toy_merge;
 
 #define TOY_TOKENS 1024
-#define TOY_MERGES 1024
+#define TOY_MERGES 2048
 
 typedef struct toy {
     const char *model, *pre;   /* NULL: no such key */
@@ -48,7 +23,7 @@ typedef struct toy {
     /* What may be wrong with it. */
     uint32_t    n_types, n_scores;                     /* items of these arrays; UINT32_MAX: no such key */
     uint32_t    type_item, score_item;                 /* their item types */
-    uint32_t    tokens_item;                           /* GGUF_STRING, or else an array of u32 */
+    uint32_t    tokens_item;                           /* GW_STRING, or else an array of u32 */
     int         no_tokens, no_merges;
 } toy;
 
@@ -58,9 +33,9 @@ static void toy_init(toy *t, const char *model, const char *pre) {
     t->pre   = pre;
     t->bos = t->eos = t->eot = t->unk = -1;
     t->add_bos = t->add_eos = t->add_space_prefix = -1;
-    t->type_item   = GGUF_I32;
-    t->score_item  = GGUF_F32;
-    t->tokens_item = GGUF_STRING;
+    t->type_item   = GW_I32;
+    t->score_item  = GW_F32;
+    t->tokens_item = GW_STRING;
 }
 
 static int32_t toy_add_n(toy *t, const char *text, size_t n, int32_t type, float score) {
@@ -93,76 +68,43 @@ static void toy_join(toy *t, const char *left, const char *right) {
     if (toy_find(t, whole) < 0) toy_add(t, whole, 1, 0.0f);
 }
 
-static void toy_key(toy_file *f, uint64_t *count, const char *key, uint32_t type) {
-    toy_name(f, key);
-    toy_u32(f, type);
-    ++*count;
-}
-
-static void toy_id(toy_file *f, uint64_t *count, const char *key, int64_t id) {
-    if (id < 0) return;
-    toy_key(f, count, key, GGUF_U32);
-    toy_u32(f, (uint32_t)id);
-}
-
-static void toy_flag(toy_file *f, uint64_t *count, const char *key, int flag) {
-    uint8_t byte = (uint8_t)flag;
-    if (flag < 0) return;
-    toy_key(f, count, key, GGUF_BOOL);
-    toy_bytes(f, &byte, 1);
-}
-
-static void toy_text(toy_file *f, uint64_t *count, const char *key, const char *text) {
-    if (!text) return;
-    toy_key(f, count, key, GGUF_STRING);
-    toy_name(f, text);
-}
-
-/* Items of an array that has one a token, cut or lengthened to `n`. */
-static void toy_array(toy_file *f, uint64_t *count, const toy *t, const char *key, uint32_t item, uint32_t n) {
+/* An array that has an item a token, cut or lengthened to `n`. */
+static void toy_array(gguf_writer *w, const toy *t, const char *key, uint32_t item, uint32_t n) {
     if (n == UINT32_MAX) return;
-    toy_key(f, count, key, GGUF_ARRAY);
-    toy_u32(f, item);
-    toy_u64(f, n);
+    gw_array_head(w, key, item, n);
     for (uint32_t i = 0; i < n; i++) {
         const toy_token *k = &t->tokens[i < t->n_tokens ? i : 0];
-        if (item == GGUF_STRING) toy_str(f, k->text, k->n);
-        else if (item == GGUF_F32) toy_bytes(f, &k->score, 4);
-        else if (item == GGUF_I32 || item == GGUF_U32) toy_u32(f, (uint32_t)k->type);
-        else if (item == GGUF_BOOL) toy_bytes(f, "\1", 1);
-        else abort();
+        if (item == GW_STRING) gw_put_str(&w->meta, k->text, k->n);
+        else gw_put(&w->meta, item == GW_F32 ? (const void *)&k->score : (const void *)&k->type, gw_item_size(item));
     }
 }
+
+typedef struct toy_file { uint8_t *p; size_t n; } toy_file;
 
 /* The file; free its `p`. */
 static toy_file toy_write(const toy *t) {
-    toy_file f    = {NULL, 0, 0}, keys = {NULL, 0, 0};
-    uint64_t count = 0;
-    toy_text(&keys, &count, "tokenizer.ggml.model", t->model);
-    toy_text(&keys, &count, "tokenizer.ggml.pre", t->pre);
-    if (!t->no_tokens) toy_array(&keys, &count, t, "tokenizer.ggml.tokens", t->tokens_item, t->n_tokens);
-    toy_array(&keys, &count, t, "tokenizer.ggml.token_type", t->type_item, t->n_types);
-    if (t->model && strcmp(t->model, "llama") == 0)
-        toy_array(&keys, &count, t, "tokenizer.ggml.scores", t->score_item, t->n_scores);
-    if (!t->no_merges && t->model && strcmp(t->model, "llama") != 0) {
-        toy_key(&keys, &count, "tokenizer.ggml.merges", GGUF_ARRAY);
-        toy_u32(&keys, GGUF_STRING);
-        toy_u64(&keys, t->n_merges);
-        for (uint32_t i = 0; i < t->n_merges; i++) toy_name(&keys, t->merges[i].text);
+    gguf_writer w;
+    toy_file    f;
+    bool        spm = t->model && strcmp(t->model, "llama") == 0;
+    gw_init(&w);
+    if (t->model) gw_str(&w, "tokenizer.ggml.model", t->model);
+    if (t->pre) gw_str(&w, "tokenizer.ggml.pre", t->pre);
+    if (!t->no_tokens) toy_array(&w, t, "tokenizer.ggml.tokens", t->tokens_item, t->n_tokens);
+    toy_array(&w, t, "tokenizer.ggml.token_type", t->type_item, t->n_types);
+    if (spm) toy_array(&w, t, "tokenizer.ggml.scores", t->score_item, t->n_scores);
+    if (!spm && !t->no_merges) {
+        gw_array_head(&w, "tokenizer.ggml.merges", GW_STRING, t->n_merges);
+        for (uint32_t i = 0; i < t->n_merges; i++) gw_put_str(&w.meta, t->merges[i].text, strlen(t->merges[i].text));
     }
-    toy_id(&keys, &count, "tokenizer.ggml.bos_token_id", t->bos);
-    toy_id(&keys, &count, "tokenizer.ggml.eos_token_id", t->eos);
-    toy_id(&keys, &count, "tokenizer.ggml.eot_token_id", t->eot);
-    toy_id(&keys, &count, "tokenizer.ggml.unknown_token_id", t->unk);
-    toy_flag(&keys, &count, "tokenizer.ggml.add_bos_token", t->add_bos);
-    toy_flag(&keys, &count, "tokenizer.ggml.add_eos_token", t->add_eos);
-    toy_flag(&keys, &count, "tokenizer.ggml.add_space_prefix", t->add_space_prefix);
-    toy_bytes(&f, "GGUF", 4);
-    toy_u32(&f, 3);
-    toy_u64(&f, 0);
-    toy_u64(&f, count);
-    toy_bytes(&f, keys.p, keys.n);
-    free(keys.p);
+    if (t->bos >= 0) gw_u32(&w, "tokenizer.ggml.bos_token_id", (uint32_t)t->bos);
+    if (t->eos >= 0) gw_u32(&w, "tokenizer.ggml.eos_token_id", (uint32_t)t->eos);
+    if (t->eot >= 0) gw_u32(&w, "tokenizer.ggml.eot_token_id", (uint32_t)t->eot);
+    if (t->unk >= 0) gw_u32(&w, "tokenizer.ggml.unknown_token_id", (uint32_t)t->unk);
+    if (t->add_bos >= 0) gw_bool(&w, "tokenizer.ggml.add_bos_token", (unsigned)t->add_bos);
+    if (t->add_eos >= 0) gw_bool(&w, "tokenizer.ggml.add_eos_token", (unsigned)t->add_eos);
+    if (t->add_space_prefix >= 0) gw_bool(&w, "tokenizer.ggml.add_space_prefix", (unsigned)t->add_space_prefix);
+    f.p = gw_exact(&w, &f.n);
+    gw_free(&w);
     return f;
 }
 
@@ -171,10 +113,30 @@ static toy_file toy_write(const toy *t) {
 /* Byte-level: all bytes, some merges, control and user-defined tokens. */
 static void toy_bpe(toy *t, const char *pre) {
     static const char *const joins[][2] = {
-        {"t", "h"}, {"h", "e"}, {"th", "e"}, {"\xC4\xA0", "the"}, {"\xC4\xA0", "t"}, {"l", "l"}, {"e", "r"}, {"i", "n"},
-        {"in", "g"}, {"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}, {"\xC4\xA0", "\xC4\xA0"}, {"\xC4\xA0\xC4\xA0", "\xC4\xA0\xC4\xA0"},
-        {"\xC4\x8A", "\xC4\x8A"}, {"1", "2"}, {"12", "3"}, {"'", "s"}, {"\xC3\x83", "\xC2\xA9"}, {"l", "o"}, {"he", "ll"},
-        {"hell", "o"}, {"\xC4\xA0", "hello"}, {"o", "w"},
+        {"t", "h"},
+        {"h", "e"},
+        {"th", "e"},
+        {"\xC4\xA0", "the"},
+        {"\xC4\xA0", "t"},
+        {"l", "l"},
+        {"e", "r"},
+        {"i", "n"},
+        {"in", "g"},
+        {"a", "a"},
+        {"aa", "aa"},
+        {"aaaa", "aaaa"},
+        {"\xC4\xA0", "\xC4\xA0"},
+        {"\xC4\xA0\xC4\xA0", "\xC4\xA0\xC4\xA0"},
+        {"\xC4\x8A", "\xC4\x8A"},
+        {"1", "2"},
+        {"12", "3"},
+        {"'", "s"},
+        {"\xC3\x83", "\xC2\xA9"},
+        {"l", "o"},
+        {"he", "ll"},
+        {"hell", "o"},
+        {"\xC4\xA0", "hello"},
+        {"o", "w"},
     };
     toy_init(t, "gpt2", pre);
     for (uint32_t b = 0; b < 256; b++) {
@@ -194,9 +156,40 @@ static void toy_bpe(toy *t, const char *pre) {
 /* SentencePiece: unknown, control, all bytes, pieces. */
 static void toy_spm(toy *t) {
     static const char *const pieces[] = {
-        "\xE2\x96\x81", "e", "t", "a", "o", "h", "l", "s", "r", "n", "i", "he", "th", "the", "\xE2\x96\x81the", "\xE2\x96\x81t",
-        "ll", "llo", "hello", "hell", "\xE2\x96\x81hello", "er", "in", "aa", "aaaa", "\xC3\xA9", "\xE2\x96\x81\xE2\x96\x81", "lo",
-        "</s", "<", "/", ">", "</", "s>",
+        "\xE2\x96\x81",
+        "e",
+        "t",
+        "a",
+        "o",
+        "h",
+        "l",
+        "s",
+        "r",
+        "n",
+        "i",
+        "he",
+        "th",
+        "the",
+        "\xE2\x96\x81the",
+        "\xE2\x96\x81t",
+        "ll",
+        "llo",
+        "hello",
+        "hell",
+        "\xE2\x96\x81hello",
+        "er",
+        "in",
+        "aa",
+        "aaaa",
+        "\xC3\xA9",
+        "\xE2\x96\x81\xE2\x96\x81",
+        "lo",
+        "</s",
+        "<",
+        "/",
+        ">",
+        "</",
+        "s>",
     };
     toy_init(t, "llama", "default");
     toy_add(t, "<unk>", 2, 0.0f);

@@ -360,6 +360,7 @@ static int32_t special_find(const vocab *v, str text, size_t at, uint32_t want, 
             const special *s = &v->specials[lo];
             bool hidden = marked || (depth == 0 && (want & FIND_MARKED) && i < text.n && text.p[i] == TOKEN_MARK);
             if (part || !(want & (s->control ? FIND_CONTROL : FIND_USER)) || (s->control && hidden)) continue;
+            if (found >= 0 && *end == i) continue;   /* of equal texts the first */
             found = s->id;
             *end  = i;
         }

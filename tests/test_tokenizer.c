@@ -584,6 +584,16 @@ static void test_bpe(void) {
     ENCODES(o, "the they're", NOVA_ADD_SPECIAL, "the|\xC4\xA0the|y|'|r|e|<|im_end|>");
     ENCODES(o, "aaaaaaaaaaa\n\n", 0, "aaaaaaaa|aa|a|\xC4\x8A\xC4\x8A");
     close_toy(&o);
+    /* Of equal texts the first token is meant. */
+    toy_bpe(&t, "gpt-2");
+    toy_add(&t, "hello", 1, 0.0f);
+    toy_add(&t, "<tool>", 4, 0.0f);
+    open_toy(&o, &t);
+    ids           got    = encode(o.t, "hello<tool>", 11, 0);
+    const int32_t want[] = {toy_find(&t, "hello"), toy_find(&t, "<tool>")};
+    CHECK(ids_are(&got, want, 2), "%zu ids", got.n);
+    free(got.p);
+    close_toy(&o);
 }
 
 static void test_spm(void) {

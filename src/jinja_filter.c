@@ -172,14 +172,16 @@ static bool filter_indent(jinja *j, const jvalue *self, const jargs *a, jvalue *
 static bool filter_truncate(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
     int64_t length, leeway;
     jvalue  end = jv_given(&a->given[2]) ? a->given[2] : jv_c("..."), cut, blank = jv_c(" ");
-    if (!jv_is_string(self)) return jinja_fail_type(j, "truncate", self);
+    uint32_t size;
+    if (!jv_length(self, &size)) return jinja_fail_type(j, "truncate", self);
     if (!jarg_int(j, &a->given[0], 255, &length) || !jarg_int(j, &a->given[3], 5, &leeway) || !jarg_string(j, &end))
         return false;
     int64_t n_end = (int64_t)letter_count(end.u.s, end.n);
     if (length < n_end || leeway < 0) return jinja_fail(j, "truncate: the length is below that of the end");
     *out = *self;
-    if (!jinja_step(j, self->n >> 4) || (int64_t)letter_count(self->u.s, self->n) - leeway <= length)
-        return j->failed == NOVA_OK;
+    if ((int64_t)size - leeway <= length) return true;
+    if (!jv_is_string(self)) return jinja_fail_type(j, "truncate", self);
+    if (!jinja_step(j, self->n >> 4)) return false;
     if (!text_slice(j, self, 0, 1, length - n_end, &cut)) return false;
     size_t at, n;
     int    found = jarg_true(&a->given[1], false) ? 0 : text_find_last(j, &cut, 0, cut.n, &blank, &at, &n);
@@ -537,34 +539,72 @@ static bool filter_sum(jinja *j, const jvalue *self, const jargs *a, jvalue *out
     return got == 0;
 }
 
-/* ---- Generators ---- */
+/* ---- Generators: nothing is computed, and nothing fails, before an item is asked for ---- */
 
-static bool generator_make(jinja *j, jgenerator_fn next, const jvalue *items, jvalue a, jvalue b, const void *data,
-                           jvalue *out) {
+static jgenerator *generator_open(jinja *j, jgenerator_fn next, const jvalue *items, const void *data, jvalue *out) {
     jgenerator *g = (jgenerator *)jinja_alloc(j, sizeof *g);
-    if (!g) return false;
+    if (!g) return NULL;
     memset(g, 0, sizeof *g);
-    g->next   = next;
-    g->a      = a;
-    g->b      = b;
-    g->data   = data;
-    *out      = jv_make(J_GENERATOR);
+    g->next    = next;
+    g->from.of = *items;
+    g->a       = jv_none();
+    g->b       = jv_none();
+    g->data    = data;
+    g->serial  = jinja_serial(j);
+    *out       = jv_make(J_GENERATOR);
     out->u.generator = g;
-    return jiter_open(j, &g->from, items);
+    return g;
 }
 
 static int generator_pass(jinja *j, jgenerator *g, jvalue *out) { return jiter_next(j, &g->from, out); }
 
-/* A list that was computed already, to be passed once. */
-static bool generator_of_list(jinja *j, const jvalue *list, jvalue *out) {
-    return generator_make(j, generator_pass, list, jv_none(), jv_none(), NULL, out);
+/* What makes a list of its subject, when it is asked for. */
+typedef struct generator_list {
+    jnative_fn make;
+    jargs      args;
+} generator_list;
+
+static int generator_make_list(jinja *j, jgenerator *g, jvalue *out) {
+    const generator_list *list = (const generator_list *)g->data;
+    jvalue items;
+    if (!jinja_enter(j) || !list->make(j, &g->from.of, &list->args, &items)) return -1;
+    jinja_leave(j);
+    g->next    = generator_pass;
+    g->from.of = items;
+    jinja_touch(j, g->serial);
+    return generator_pass(j, g, out);
+}
+
+static bool args_copy(jinja *j, const jargs *a, uint32_t skip, jargs *out) {
+    uint32_t n     = a->n - skip;
+    jvalue  *given = (jvalue *)jinja_alloc(j, n * sizeof *given);
+    jpair   *named = (jpair *)jinja_alloc(j, a->n_named * sizeof *named);
+    if (!given || !named) return false;
+    if (n) memcpy(given, a->given + skip, n * sizeof *given);
+    if (a->n_named) memcpy(named, a->named, a->n_named * sizeof *named);
+    out->given   = given;
+    out->n       = n;
+    out->named   = named;
+    out->n_named = a->n_named;
+    return true;
+}
+
+static bool generator_later(jinja *j, jnative_fn make, const jvalue *self, const jargs *a, jvalue *out) {
+    generator_list *list = (generator_list *)jinja_alloc(j, sizeof *list);
+    if (!list || !args_copy(j, a, 0, &list->args)) return false;
+    list->make = make;
+    return generator_open(j, generator_make_list, self, list, out) != NULL;
+}
+
+static bool items_list(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+    (void)a;
+    if (self->kind != J_DICT && self->kind != J_UNDEFINED) return jinja_fail_type(j, "items", self);
+    *out = self->kind == J_DICT ? jv_view(self->u.dict, JV_ITEMS) : *self;
+    return true;
 }
 
 static bool filter_items(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
-    (void)a;
-    if (self->kind != J_DICT && self->kind != J_UNDEFINED) return jinja_fail_type(j, "items", self);
-    jvalue items = self->kind == J_DICT ? jv_view(self->u.dict, JV_ITEMS) : *self;
-    return generator_of_list(j, &items, out);
+    return generator_later(j, items_list, self, a, out);
 }
 
 static bool filter_reverse(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
@@ -573,12 +613,13 @@ static bool filter_reverse(jinja *j, const jvalue *self, const jargs *a, jvalue 
     if (jv_is_string(self)) return jinja_slice(j, self, bounds, out);
     if (!jv_is_iterable(self)) return jinja_fail_type(j, "reverse", self);
     if (!jv_to_list(j, self, &list) || !jinja_slice(j, &list, bounds, &back)) return false;
-    if (self->kind != J_GENERATOR && self->kind != J_UNDEFINED) return generator_of_list(j, &back, out);
+    if (self->kind != J_GENERATOR)
+        return generator_open(j, generator_pass, &back, NULL, out) != NULL;
     *out = back;   /* what Python cannot walk backwards it makes a list of */
     return true;
 }
 
-static bool filter_unique(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+static bool unique_list(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
     bool     cased = jarg_true(&a->given[0], false);
     jdict   *seen  = jdict_open(j);
     jpair   *pairs;
@@ -592,11 +633,15 @@ static bool filter_unique(jinja *j, const jvalue *self, const jargs *a, jvalue *
         if (!jdict_set(j, seen, &pairs[i].key, &pairs[i].value)) return false;
         if (seen->n > before && !jlist_add(&list, pairs[i].value)) return false;
     }
-    jvalue items = jlist_close(&list, J_LIST);
-    return generator_of_list(j, &items, out);
+    *out = jlist_close(&list, J_LIST);
+    return true;
 }
 
-static bool filter_batch(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+static bool filter_unique(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+    return generator_later(j, unique_list, self, a, out);
+}
+
+static bool batch_list(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
     int64_t size;
     jvalue  list;
     jlist   rows, row;
@@ -612,19 +657,23 @@ static bool filter_batch(jinja *j, const jvalue *self, const jargs *a, jvalue *o
             if (!jlist_add(&row, a->given[1])) return false;
         if (!jlist_add(&rows, jlist_close(&row, J_LIST))) return false;
     }
-    jvalue items = jlist_close(&rows, J_LIST);
-    return generator_of_list(j, &items, out);
+    *out = jlist_close(&rows, J_LIST);
+    return true;
 }
 
-static bool filter_slice(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
-    int64_t slices;
-    jvalue  list;
-    jlist   rows, row;
-    bool    fill = jarg_or_null(&a->given[1]) != NULL;
+static bool filter_batch(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+    return generator_later(j, batch_list, self, a, out);
+}
+
+static bool slice_list(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+    int64_t  slices;
+    uint32_t at = 0;
+    jvalue   list;
+    jlist    rows, row;
+    bool     fill = jarg_or_null(&a->given[1]) != NULL;
     if (!jarg_int(j, &a->given[0], 0, &slices) || !jv_to_list(j, self, &list)) return false;
     if (slices == 0) return jinja_fail(j, "slice: no slices");
     jlist_open(&rows, j);
-    uint32_t at = 0;
     for (int64_t i = 0; i < slices; i++) {
         int64_t n = list.n / slices + (i < list.n % slices);
         jlist_open(&row, j);
@@ -633,40 +682,32 @@ static bool filter_slice(jinja *j, const jvalue *self, const jargs *a, jvalue *o
         if (fill && i >= list.n % slices && !jlist_add(&row, a->given[1])) return false;
         if (!jlist_add(&rows, jlist_close(&row, J_LIST))) return false;
     }
-    jvalue items = jlist_close(&rows, J_LIST);
-    return generator_of_list(j, &items, out);
+    *out = jlist_close(&rows, J_LIST);
+    return true;
+}
+
+static bool filter_slice(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+    return generator_later(j, slice_list, self, a, out);
 }
 
 /* What map and select call: a filter or test with the rest of their arguments. */
 typedef struct generator_call {
-    const jnative *native;   /* NULL: the truth of the item */
+    const jnative *native;
     jargs          args;
     bool           negate;
+    const char    *problem;   /* why it cannot be called, to be told when it is */
 } generator_call;
 
-static generator_call *generator_call_make(jinja *j, const jargs *a, uint32_t skip, bool filter) {
+static generator_call *generator_call_open(jinja *j, const jargs *a, uint32_t skip, bool filter) {
     generator_call *call = (generator_call *)jinja_alloc(j, sizeof *call);
     if (!call) return NULL;
     memset(call, 0, sizeof *call);
-    if (a->n < skip) return call;
-    const jvalue *name = &a->given[skip - 1];
-    call->native       = !jv_is_string(name) ? NULL : filter ? jinja_filter(jv_str(name)) : jinja_test(jv_str(name));
-    if (!call->native) {
-        jinja_fail(j, "no %s of this name: '%.*s'", filter ? "filter" : "test",
-                   STR_ARG(jv_is_string(name) ? jv_str(name) : str_c("")));
-        return NULL;
-    }
-    uint32_t n     = a->n - skip;
-    jvalue  *given = (jvalue *)jinja_alloc(j, (n + 1) * sizeof *given);
-    jpair   *named = (jpair *)jinja_alloc(j, (a->n_named + 1) * sizeof *named);
-    if (!given || !named) return NULL;
-    if (n) memcpy(given, a->given + skip, n * sizeof *given);
-    if (a->n_named) memcpy(named, a->named, a->n_named * sizeof *named);
-    call->args.given   = given;
-    call->args.n       = n;
-    call->args.named   = named;
-    call->args.n_named = a->n_named;
-    return call;
+    if (a->n < skip) return call;   /* select without a test: what is true */
+    const jvalue *given = &a->given[skip - 1];
+    str           name  = jv_is_string(given) ? jv_str(given) : str_of("", 0);
+    call->native        = filter ? jinja_filter(name) : jinja_test(name);
+    if (!call->native) call->problem = filter ? "no filter of this name" : "no test of this name";
+    return args_copy(j, a, skip, &call->args) ? call : NULL;
 }
 
 static int generator_map_path(jinja *j, jgenerator *g, jvalue *out) {
@@ -680,6 +721,7 @@ static int generator_map_path(jinja *j, jgenerator *g, jvalue *out) {
 static int generator_map_filter(jinja *j, jgenerator *g, jvalue *out) {
     const generator_call *call = (const generator_call *)g->data;
     jvalue item;
+    if (call->problem) return jinja_fail(j, "map: %s", call->problem) ? 1 : -1;
     if (!jinja_enter(j)) return -1;
     int got = jiter_next(j, &g->from, &item);
     if (got == 1 && !jnative_call(j, call->native, &item, &call->args, out)) got = -1;
@@ -689,47 +731,57 @@ static int generator_map_filter(jinja *j, jgenerator *g, jvalue *out) {
 
 static int generator_select(jinja *j, jgenerator *g, jvalue *out) {
     const generator_call *call = (const generator_call *)g->data;
-    jvalue item, tested;
+    jvalue tested;
     int    got;
+    if (call->problem) return jinja_fail(j, "select: %s", call->problem) ? 1 : -1;
     if (!jinja_enter(j)) return -1;
-    while ((got = jiter_next(j, &g->from, &item)) == 1) {
+    while ((got = jiter_next(j, &g->from, out)) == 1) {
         int pass = -1;
-        if (path_get(j, &item, &g->a, NULL, &tested))
+        if (path_get(j, out, &g->a, NULL, &tested))
             pass = call->native ? jinja_call_test(j, call->native, &tested, &call->args) : jv_true(&tested);
         if (pass < 0) got = -1;
         if (pass < 0 || (pass == 1) != call->negate) break;
     }
     jinja_leave(j);
-    *out = item;
     return got;
 }
 
-static bool filter_map(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
-    jvalue none = jv_none(), path = jv_make(J_MISSING), fallback = jv_none();
+/* Nothing, for what is false: none, too. */
+static bool generator_empty(jinja *j, jvalue *out) {
     jvalue nothing = jv_items(J_LIST, NULL, 0);
-    if (!jv_true(self)) return generator_of_list(j, &nothing, out);   /* none, too */
-    if (a->n == 0) {
-        for (uint32_t i = 0; i < a->n_named; i++) {
-            str name = jv_str(&a->named[i].key);
-            if (str_is(name, "attribute")) path = a->named[i].value;
-            else if (str_is(name, "default")) fallback = a->named[i].value;
+    return generator_open(j, generator_pass, &nothing, NULL, out) != NULL;
+}
+
+static bool filter_map(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
+    jgenerator     *g;
+    generator_call *call;
+    if (!jv_true(self)) return generator_empty(j, out);
+    for (uint32_t i = 0; i < a->n_named && a->n == 0; i++) {
+        if (!str_is(jv_str(&a->named[i].key), "attribute")) continue;
+        g = generator_open(j, generator_map_path, self, NULL, out);
+        if (!g) return false;
+        for (uint32_t k = 0; k < a->n_named; k++) {
+            str name = jv_str(&a->named[k].key);
+            if (str_is(name, "attribute")) g->a = a->named[k].value;
+            else if (str_is(name, "default")) g->b = a->named[k].value;
             else return jinja_fail(j, "map: argument '%.*s' is unknown", STR_ARG(name));
         }
-        if (!jv_given(&path)) return jinja_fail(j, "map needs a filter or an attribute");
-        return generator_make(j, generator_map_path, self, path, fallback, NULL, out);
+        return true;
     }
-    generator_call *call = generator_call_make(j, a, 1, true);
-    return call && generator_make(j, generator_map_filter, self, none, none, call, out);
+    call = generator_call_open(j, a, 1, true);
+    if (call && !call->native) call->problem = call->problem ? call->problem : "it needs a filter or an attribute";
+    return call && generator_open(j, generator_map_filter, self, call, out);
 }
 
 static bool filter_choose(jinja *j, const jvalue *self, const jargs *a, bool attribute, bool negate, jvalue *out) {
-    jvalue nothing = jv_items(J_LIST, NULL, 0);
-    if (!jv_true(self)) return generator_of_list(j, &nothing, out);   /* none, too */
-    if (attribute && !a->n) return jinja_fail(j, "selectattr and rejectattr need an attribute");
-    generator_call *call = generator_call_make(j, a, attribute ? 2 : 1, false);
+    if (!jv_true(self)) return generator_empty(j, out);
+    generator_call *call = generator_call_open(j, a, attribute ? 2 : 1, false);
     if (!call) return false;
     call->negate = negate;
-    return generator_make(j, generator_select, self, attribute ? a->given[0] : jv_none(), jv_none(), call, out);
+    if (attribute && !a->n) call->problem = "it needs an attribute";
+    jgenerator *g = generator_open(j, generator_select, self, call, out);
+    if (g && attribute && a->n) g->a = a->given[0];
+    return g != NULL;
 }
 
 static bool filter_select(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {

@@ -335,6 +335,11 @@ static bool format_value(jtext *t, const jvalue *v, str text) {
         return format_string(t, v, &s);
     }
     if (zero) s.align = '=';
+    if (jv_is_integer(v) && s.type == 'c') {
+        char utf8[4];
+        if (s.sign != '-' || s.comma || v->u.i < 0 || v->u.i > 0x10FFFF) return jinja_fail(j, "no such character");
+        return format_pad(t, str_of(utf8, letter_put(utf8, (uint32_t)v->u.i)), 0, &s, '<');
+    }
     if (jv_is_integer(v) && (!s.type || strchr("bdoxXn", s.type))) {
         if (s.precision >= 0) return jinja_fail(j, "an integer's format has a precision");
         if (s.type == 'n') s.type = 'd';

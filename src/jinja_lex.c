@@ -99,6 +99,7 @@ static const char *lex_strip(const jlexer *x, const char *from, const char *tag,
 static bool lex_comment(jlexer *x) {
     const char *p = x->p + 2;
     p += p < x->end && (*p == '-' || *p == '+');
+    if (p == x->end) return lex_move(x, p);   /* Jinja, too, takes no offence where nothing follows */
     for (; p < x->end; p++) {
         const char *behind = lex_tag_end(x, p, "#}", true, true);
         if (behind) return lex_leave_tag(x, behind);
@@ -109,6 +110,7 @@ static bool lex_comment(jlexer *x) {
 /* Gives the text of a raw block. */
 static bool lex_raw(jlexer *x, const char *body, jtoken *out) {
     if (!lex_leave_tag(x, body)) return false;
+    if (body == x->end) return true;
     for (const char *p = body; p < x->end; p++) {
         const char *behind = lex_has(x, p, "{%") ? lex_word_tag(x, p, "endraw", true, true) : NULL;
         if (!behind) continue;

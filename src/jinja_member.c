@@ -42,21 +42,8 @@ static bool jstr_title(jinja *j, const jvalue *self, const jargs *a, jvalue *out
 }
 
 static bool jstr_swapcase(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
-    jtext t;
     (void)a;
-    jtext_open(&t, j);
-    t.flags = self->flags & J_MARKED;
-    for (size_t i = 0; i < self->n && jinja_step(j, 1);) {
-        uint32_t c, other[3];
-        size_t   n     = letter_next(self->u.s + i, self->u.s + self->n, &c);
-        uint32_t count = letter_convert(letter_is_lower(c) ? LETTER_UPPER : LETTER_LOWER, c, other);
-        for (uint32_t k = 0; k < count; k++) jtext_add_char(&t, other[k]);
-        if (memchr(self->u.s + i, (int)LETTER_MARK, n)) jtext_add(&t, "\xFF", 1);
-        i += n;
-    }
-    if (!jtext_close(&t, out)) return false;
-    out->flags |= self->flags & J_SAFE;
-    return true;
+    return text_swap_case(j, self, out);
 }
 
 static bool jstr_strip_sides(jinja *j, const jvalue *self, const jargs *a, int sides, jvalue *out) {
@@ -546,8 +533,8 @@ static bool jinja_is_refused(jkind kind, str name) {
     static const char *const of_dict[] = {"clear", "pop", "popitem", "setdefault", "update"};
     const char *const       *names     = kind == J_LIST ? of_list : of_dict;
     size_t n = kind == J_LIST ? COUNT_OF(of_list) : kind == J_DICT ? COUNT_OF(of_dict) : 0;
-    for (size_t i = 0; i < n; i++)
-        if (str_is(name, names[i])) return true;
+    for (size_t i = 0; i < n && name.n; i++)
+        if (names[i][0] == name.p[0] && str_is(name, names[i])) return true;
     return false;
 }
 
@@ -592,7 +579,7 @@ static bool jinja_find_field(jinja *j, const jvalue *object, const jvalue *key, 
 /* The attribute alone: 1 found, 0 not, -1 failed. What the sandbox refuses is found, and undefined. */
 static int jinja_own_attribute(jinja *j, const jvalue *object, const jvalue *key, jvalue *out) {
     str name = jv_str(key);
-    if (!jinja_step(j, 2)) return -1;
+    if (!jinja_step(j, 4)) return -1;
     if (jinja_is_refused((jkind)object->kind, name)) {
         *out = jv_undefined(JU_SENTENCE, str_c("the sandbox forbids methods that change a list or dictionary"));
         return 1;

@@ -97,8 +97,9 @@ static size_t jfloat_text(char out[JFLOAT_TEXT], double x) {
     char   digits[24], text[JFLOAT_TEXT];
     size_t n        = 0;
     int    exponent = 0;
-    /* Up to 15 digits survive the way there and back, so 15 with the zeros dropped are the shortest; 17 always do. */
-    for (int precision = 14; precision < 17; precision++) {
+    /* Up to 15 digits of a normal number survive the way there and back, so 15 with the zeros dropped are the shortest;
+     * 17 always do. */
+    for (int precision = fabs(x) < DBL_MIN ? 0 : 14; precision < 17; precision++) {
         jfloat_format(text, sizeof text, "%.*e", precision, fabs(x));
         n = 0;
         const char *p = text;
@@ -308,7 +309,7 @@ static bool jtext_add_range(jtext *t, const jrange *r) {
 
 static bool jtext_add_repr(jtext *t, const jvalue *v) {
     char number[JFLOAT_TEXT];
-    if (!jinja_step(t->j, 2)) return false;
+    if (!jinja_step(t->j, 4)) return false;
     switch (v->kind) {
     case J_UNDEFINED: return jtext_add_c(t, "Undefined");
     case J_NONE: return jtext_add_c(t, "None");
@@ -330,6 +331,9 @@ static bool jtext_add_repr(jtext *t, const jvalue *v) {
         return jtext_add_c(t, "<built-in method ") && jtext_add_c(t, v->u.method->native->name) && jtext_add_c(t, ">");
     case J_FUNCTION:
         return jtext_add_c(t, "<function ") && jtext_add_c(t, v->u.native->name) && jtext_add_c(t, ">");
+    case J_MACRO:
+        if (!jv_is_string(&v->u.macro->name)) return jtext_add_c(t, "<Macro anonymous>");
+        return jtext_add_c(t, "<Macro ") && jtext_add_quoted(t, &v->u.macro->name) && jtext_add_c(t, ">");
     default: return jtext_add_c(t, "<") && jtext_add_c(t, jv_type(v)) && jtext_add_c(t, " object>");
     }
 }

@@ -16,12 +16,7 @@ typedef struct jrun {
     jvalue       block_text;  /* what the innermost filter of a block takes */
 } jrun;
 
-typedef struct jmacro {
-    const jnode *node;   /* a macro, or a call block */
-    jframe      *outer;
-} jmacro;
-
-typedef struct jloop {
+struct jloop {
     jrun        *run;
     const jnode *node;
     jframe      *frame;             /* in which the loop runs */
@@ -35,7 +30,7 @@ typedef struct jloop {
     int64_t      length;            /* once it was asked for and had to be counted, else -1 */
     jvalue       changed;           /* the arguments of the last call of loop.changed */
     uint64_t     serial;
-} jloop;
+};
 
 typedef enum jflow { JFLOW_NEXT, JFLOW_BREAK, JFLOW_CONTINUE, JFLOW_FAIL } jflow;
 
@@ -71,7 +66,7 @@ static bool scope_resolve(jrun *r, str name, jvalue *out) {
 }
 
 static bool scope_enter(jrun *r, jframe *f, const jscope *s) {
-    if (!jinja_step(r->j, s->n >> 1)) return false;
+    if (!jinja_step(r->j, s->n)) return false;
     for (uint32_t i = 0; i < s->n; i++) {
         const jsymbol *sym = &s->symbols[i];
         jvalue        *slot   = &f->slots[sym->slot];
@@ -240,7 +235,7 @@ static bool macro_bind_rest(jrun *r, jframe *f, const jmacro *m, const jargs *a,
                           STR_ARG(jv_str(&m->node->value)));
     }
     uint32_t many = a->n > n_parameters ? a->n - n_parameters : 0;
-    if (s->positional != JSLOT_NONE) f->slots[s->positional] = jv_items(J_TUPLE, a->given + (a->n - many), many);
+    if (s->positional != JSLOT_NONE) f->slots[s->positional] = jv_items(J_TUPLE, many ? a->given + (a->n - many) : NULL, many);
     return s->positional != JSLOT_NONE || !many ||
            jinja_fail(r->j, "macro '%.*s' takes at most %u arguments", STR_ARG(jv_str(&m->node->value)), n_parameters);
 }
@@ -249,6 +244,7 @@ static bool macro_bind(jrun *r, jframe *f, const jmacro *m, const jargs *a) {
     const jscope *s    = m->node->scope;
     uint32_t      i    = 0, used = 0;
     for (const jnode *p = m->node->a; p; p = p->next, i++) {
+        if (!jinja_step(r->j, 1 + (a->n_named >> 1))) return false;
         if (i < a->n) {
             f->slots[p->slot] = a->given[i];
             continue;
@@ -277,7 +273,7 @@ static bool macro_defaults(jrun *r, jframe *f, const jmacro *m) {
 /* What the body leaves behind is dropped before its text is copied out. */
 static bool run_macro(jrun *r, const jmacro *m, const jargs *a, jvalue *out) {
     jinja_region region;
-    if (!jinja_enter(r->j) || !jinja_step(r->j, 4)) return false;
+    if (!jinja_enter(r->j) || !jinja_step(r->j, 12)) return false;
     jinja_region_open(r->j, &region);
     size_t  start = capture_open(r);
     jframe *f     = frame_open(r, m->node->scope->function, m->outer);
@@ -335,13 +331,13 @@ static int loop_advance(jloop *loop) {
 static bool loop_length(jloop *loop, int64_t *out) {
     uint32_t n;
     jinja   *j = loop->run->j;
-    if (!loop->node->e && jv_length(&loop->iterable, &n)) {
-        *out = n;
-        return true;
-    }
     if (loop->length >= 0) {
         *out = loop->length;
         return true;
+    }
+    if (!loop->node->e && jv_length(&loop->iterable, &n)) {
+        *out = loop->length = n;
+        return jinja_step(j, jv_is_string(&loop->iterable) ? loop->iterable.n >> 4 : 1);
     }
     jlist  rest;
     jvalue item;
@@ -361,14 +357,14 @@ static bool loop_length(jloop *loop, int64_t *out) {
 }
 
 static bool loop_cycle(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
-    const jloop *loop = (const jloop *)self->u.object;
+    const jloop *loop = self->u.loop;
     if (!a->n || a->n_named) return jinja_fail(j, "loop.cycle needs items");
     *out = a->given[loop->index0 % a->n];
     return true;
 }
 
 static bool loop_changed(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
-    jloop  *loop = (jloop *)self->u.object;
+    jloop  *loop = self->u.loop;
     jvalue  now  = jv_items(J_TUPLE, a->given, a->n);
     int     same = loop->changed.kind == J_MISSING ? 0 : jv_equal(j, &loop->changed, &now);
     if (same < 0) return false;
@@ -447,7 +443,7 @@ static jloop *loop_open(jrun *r, jframe *f, jframe *outer, const jnode *n, const
 static jflow loop_turn(jrun *r, jframe *f, jloop *loop, bool *whole) {
     const jnode *n = loop->node;
     jvalue       v = jv_make(J_LOOP);
-    v.u.object     = loop;
+    v.u.loop     = loop;
     f->slots[n->scope->loop] = v;
     if (!run_assign(r, f, n->a, false, &loop->current) || !scope_enter(r, f, n->scope)) return JFLOW_FAIL;
     jflow flow = run_statements(r, f, n->c);
@@ -465,7 +461,7 @@ static jflow run_loop(jrun *r, jframe *f, jframe *outer, const jnode *n, const j
         jinja_region region;
         bool         lasting = loop->it.of.kind != J_GENERATOR;
         int          got     = loop_advance(loop);
-        if (got < 0) return JFLOW_FAIL;
+        if (got < 0 || !jinja_step(r->j, 12)) return JFLOW_FAIL;
         if (got == 0) break;
         jinja_region_open(r->j, &region);
         if (!lasting) jinja_touch(r->j, loop->serial);
@@ -521,8 +517,8 @@ static bool run_call(jrun *r, const jvalue *callee, const jargs *a, jvalue *out)
     switch (callee->kind) {
     case J_FUNCTION: return jnative_call(r->j, callee->u.native, callee, a, out);
     case J_METHOD: return jnative_call(r->j, callee->u.method->native, &callee->u.method->self, a, out);
-    case J_MACRO: return run_macro(r, (const jmacro *)callee->u.object, a, out);
-    case J_LOOP: return run_call_loop(r, (const jloop *)callee->u.object, a, out);
+    case J_MACRO: return run_macro(r, callee->u.macro, a, out);
+    case J_LOOP: return run_call_loop(r, callee->u.loop, a, out);
     case J_JOINER: return run_call_joiner(r, callee->u.joiner, out);
     default: return jinja_fail_type(r->j, "a call", callee);
     }
@@ -572,9 +568,9 @@ static bool eval_attribute(jrun *r, jframe *f, const jnode *n, jvalue *out) {
     jvalue object;
     if (!run_eval(r, f, n->a, &object)) return false;
     r->j->line = n->line;
-    if (object.kind == J_LOOP) return loop_attribute((jloop *)object.u.object, &object, &n->value, out);
+    if (object.kind == J_LOOP) return loop_attribute(object.u.loop, &object, &n->value, out);
     if (object.kind == J_MACRO && str_is(jv_str(&n->value), "name")) {
-        *out = ((const jmacro *)object.u.object)->node->value;
+        *out = object.u.macro->name;
         return true;
     }
     return jinja_attribute(r->j, &object, &n->value, out);
@@ -596,7 +592,7 @@ static bool eval_element(jrun *r, jframe *f, const jnode *n, jvalue *out) {
     if (!run_eval(r, f, n->b, &key)) return false;
     r->j->line = n->line;
     if (object.kind == J_LOOP && jv_is_string(&key))
-        return loop_attribute((jloop *)object.u.object, &object, &key, out);
+        return loop_attribute(object.u.loop, &object, &key, out);
     return jinja_element(r->j, &object, &key, out);
 }
 
@@ -698,6 +694,7 @@ static bool eval_by_kind(jrun *r, jframe *f, const jnode *n, jvalue *out) {
 }
 
 static bool run_eval(jrun *r, jframe *f, const jnode *n, jvalue *out) {
+    if (!jinja_step(r->j, 1)) return false;
     if (n->kind == JN_CONST) {
         *out = n->value;
         return true;
@@ -718,7 +715,7 @@ static jflow exec_output(jrun *r, jframe *f, const jnode *n) {
     jvalue       v;
     if (n->a->kind == JN_CONST || n->a->kind == JN_NAME) return flow_of(run_eval(r, f, n->a, &v) && run_print(r, &v));
     jinja_region_open(r->j, &region);
-    if (!run_eval(r, f, n->a, &v) || !run_print(r, &v)) return JFLOW_FAIL;
+    if (!jinja_step(r->j, 2) || !run_eval(r, f, n->a, &v) || !run_print(r, &v)) return JFLOW_FAIL;
     jinja_region_close(r->j, &region);
     return JFLOW_NEXT;
 }
@@ -768,10 +765,11 @@ static jflow exec_filter_block(jrun *r, jframe *f, const jnode *n) {
 static bool run_make_macro(jrun *r, jframe *f, const jnode *n, jvalue *out) {
     jmacro *m = (jmacro *)jinja_alloc(r->j, sizeof *m);
     if (!m) return false;
-    m->node       = n;
-    m->outer      = f;
-    *out          = jv_make(J_MACRO);
-    out->u.object = m;
+    m->name      = n->kind == JN_MACRO ? n->value : jv_none();
+    m->node      = n;
+    m->outer     = f;
+    *out         = jv_make(J_MACRO);
+    out->u.macro = m;
     return true;
 }
 
@@ -804,6 +802,7 @@ static jflow exec_generation(jrun *r, jframe *f, const jnode *n) {
     jargs  none;
     jvalue text;
     memset(&none, 0, sizeof none);
+    m.name  = jv_none();
     m.node  = n;
     m.outer = f;
     return flow_of(run_macro(r, &m, &none, &text) && run_print(r, &text));
@@ -845,7 +844,7 @@ static jflow run_statements(jrun *r, jframe *f, const jnode *n) {
     if (!jinja_enter(r->j)) return JFLOW_FAIL;
     for (; n && flow == JFLOW_NEXT; n = n->next) {
         r->j->line = n->line;
-        flow       = jinja_step(r->j, 1) ? exec_by_kind(r, f, n) : JFLOW_FAIL;
+        flow       = jinja_step(r->j, 2) ? exec_by_kind(r, f, n) : JFLOW_FAIL;
     }
     jinja_leave(r->j);
     return flow;

@@ -7,10 +7,10 @@ static jvalue text_part(const jvalue *s, size_t from, size_t to) {
 
 static size_t text_offset(const jvalue *s, size_t characters) {
     size_t at = 0;
-    while (characters && at < s->n) {
-        uint32_t c;
-        at += letter_next(s->u.s + at, s->u.s + s->n, &c);
-        characters--;
+    for (; at < s->n; at++) {
+        unsigned char b = (unsigned char)s->u.s[at];
+        if ((b & 0xC0) == 0x80 || b == LETTER_MARK) continue;   /* within a character */
+        if (characters-- == 0) break;
     }
     return at;
 }
@@ -112,13 +112,13 @@ static bool text_strip(jinja *j, const jvalue *s, const jvalue *characters, int 
         size_t n = letter_next(p, end, &c);
         if (!text_is_stripped(c, characters)) break;
         p += n;
-        if ((++tries & 3) == 0 && !jinja_step(j, cost)) return false;
+        if ((++tries & 1) == 0 && !jinja_step(j, cost)) return false;
     }
     while ((sides & TEXT_RIGHT) && p < end) {
         size_t n = letter_last(p, end, &c);
         if (!text_is_stripped(c, characters)) break;
         end -= n;
-        if ((++tries & 3) == 0 && !jinja_step(j, cost)) return false;
+        if ((++tries & 1) == 0 && !jinja_step(j, cost)) return false;
     }
     *out = text_part(s, (size_t)(p - s->u.s), (size_t)(end - s->u.s));
     return true;
@@ -134,9 +134,8 @@ static bool text_split_blanks(jinja *j, const jvalue *s, int64_t most, jvalue *o
     while (rest.n) {
         size_t   end = 0;
         uint32_t c;
-        if (most >= 0 && list.n >= (uint64_t)most) {
-            jvalue last;
-            if (!text_strip(j, &rest, NULL, TEXT_RIGHT, &last) || !jlist_add(&list, last)) return false;
+        if (most >= 0 && list.n >= (uint64_t)most) {   /* the rest, with its blanks behind */
+            if (!jlist_add(&list, rest)) return false;
             break;
         }
         while (end < rest.n) {
@@ -184,9 +183,8 @@ static bool text_split_right_blanks(jinja *j, const jvalue *s, int64_t most, jva
     while (rest.n) {
         size_t   start = rest.n;
         uint32_t c;
-        if (list.n >= (uint64_t)most) {
-            jvalue last;
-            if (!text_strip(j, &rest, NULL, TEXT_LEFT, &last) || !jlist_add(&list, last)) return false;
+        if (list.n >= (uint64_t)most) {   /* the rest, with its blanks in front */
+            if (!jlist_add(&list, rest)) return false;
             break;
         }
         while (start > 0) {
@@ -293,6 +291,12 @@ static void jtext_add_converted(jtext *t, const char *p, size_t n, letter_case t
     if (memchr(p, (int)LETTER_MARK, n)) jtext_add(t, "\xFF", 1);
 }
 
+static bool letter_is_cased_at(const char *p, size_t n) {
+    uint32_t c;
+    letter_next(p, p + n, &c);
+    return letter_is_lower(c) || letter_is_upper(c);
+}
+
 /* A capital sigma behind a letter and before none is a final one. Source: SpecialCasing.txt */
 static bool text_is_final_sigma(const jvalue *s, size_t at, size_t n) {
     uint32_t before = 0, behind = 0;
@@ -301,48 +305,49 @@ static bool text_is_final_sigma(const jvalue *s, size_t at, size_t n) {
     return (letter_is_lower(before) || letter_is_upper(before)) && !letter_is_lower(behind) && !letter_is_upper(behind);
 }
 
-/* From byte `from` on; what is before it was added already. */
-static void jtext_add_cased(jtext *t, const jvalue *s, size_t from, letter_case to) {
-    if (!jinja_step(t->j, s->n >> 2)) return;
-    for (size_t i = from; i < s->n;) {
-        uint32_t c;
-        size_t   n = letter_next(s->u.s + i, s->u.s + s->n, &c);
-        if (c == 0x3A3 && to == LETTER_LOWER && text_is_final_sigma(s, i, n)) jtext_add_char(t, 0x3C2);
-        else jtext_add_converted(t, s->u.s + i, n, to, c);
-        i += n;
-    }
+/* The character at byte `at` in another case; the bytes it takes. */
+static size_t jtext_add_cased(jtext *t, const jvalue *s, size_t at, letter_case to) {
+    uint32_t c;
+    size_t   n = letter_next(s->u.s + at, s->u.s + s->n, &c);
+    if (c == 0x3A3 && to == LETTER_LOWER && text_is_final_sigma(s, at, n)) jtext_add_char(t, 0x3C2);
+    else jtext_add_converted(t, s->u.s + at, n, to, c);
+    return n;
 }
 
 static bool text_convert(jinja *j, const jvalue *s, letter_case to, jvalue *out) {
     jtext t;
+    bool  inside = false;   /* of a word: behind a character with case */
     jtext_open(&t, j);
     t.flags = s->flags & J_MARKED;
-    if (to != LETTER_TITLE) {
-        jtext_add_cased(&t, s, 0, to);
-        return text_close(&t, s, out);
-    }
-    bool inside = false;   /* of a word: behind a character with case */
-    if (!jinja_step(j, s->n >> 2)) return false;
+    if (!jinja_step(j, s->n)) return false;
     for (size_t i = 0; i < s->n;) {
-        uint32_t c;
-        size_t   n = letter_next(s->u.s + i, s->u.s + s->n, &c);
-        if (c == 0x3A3 && inside && text_is_final_sigma(s, i, n)) jtext_add_char(&t, 0x3C2);
-        else jtext_add_converted(&t, s->u.s + i, n, inside ? LETTER_LOWER : LETTER_TITLE, c);
-        inside = letter_is_lower(c) || letter_is_upper(c);
+        size_t n = jtext_add_cased(&t, s, i, to == LETTER_TITLE && inside ? LETTER_LOWER : to);
+        inside   = to == LETTER_TITLE && letter_is_cased_at(s->u.s + i, n);
         i += n;
     }
     return text_close(&t, s, out);
 }
 
-static bool text_capitalize(jinja *j, const jvalue *s, jvalue *out) {
-    jtext    t;
-    uint32_t c;
+static bool text_swap_case(jinja *j, const jvalue *s, jvalue *out) {
+    jtext t;
     jtext_open(&t, j);
     t.flags = s->flags & J_MARKED;
-    if (s->n) {
-        size_t n = letter_next(s->u.s, s->u.s + s->n, &c);
-        jtext_add_converted(&t, s->u.s, n, LETTER_TITLE, c);
-        jtext_add_cased(&t, s, n, LETTER_LOWER);
+    if (!jinja_step(j, s->n)) return false;
+    for (size_t i = 0; i < s->n;) {
+        uint32_t c;
+        letter_next(s->u.s + i, s->u.s + s->n, &c);
+        i += jtext_add_cased(&t, s, i, letter_is_lower(c) ? LETTER_UPPER : LETTER_LOWER);
+    }
+    return text_close(&t, s, out);
+}
+
+static bool text_capitalize(jinja *j, const jvalue *s, jvalue *out) {
+    jtext t;
+    jtext_open(&t, j);
+    t.flags = s->flags & J_MARKED;
+    if (s->n && jinja_step(j, s->n)) {
+        size_t i = jtext_add_cased(&t, s, 0, LETTER_TITLE);
+        while (i < s->n) i += jtext_add_cased(&t, s, i, LETTER_LOWER);
     }
     return text_close(&t, s, out);
 }
@@ -433,7 +438,7 @@ static bool jslice_range(jinja *j, const jvalue bounds[3], int64_t length, int64
 static bool text_slice(jinja *j, const jvalue *s, int64_t start, int64_t step, int64_t count, jvalue *out) {
     *out = text_part(s, 0, 0);
     if (count <= 0) return true;
-    if (!jinja_step(j, s->n >> 4)) return false;
+    if (!jinja_step(j, s->n >> 3)) return false;
     if (step == 1) {
         size_t from = text_offset(s, (size_t)start);
         jvalue rest = text_part(s, from, s->n);

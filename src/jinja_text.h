@@ -30,6 +30,7 @@ static bool text_split_right(jinja *j, const jvalue *s, const jvalue *by, int64_
 static bool text_lines(jinja *j, const jvalue *s, bool keep_ends, jvalue *out);
 static bool text_replace(jinja *j, const jvalue *s, const jvalue *from, const jvalue *to, int64_t most, jvalue *out);
 static bool text_convert(jinja *j, const jvalue *s, letter_case to, jvalue *out);
+static bool text_swap_case(jinja *j, const jvalue *s, jvalue *out);
 static bool text_capitalize(jinja *j, const jvalue *s, jvalue *out);
 /* `left` and `right` copies of `fill` around s. */
 static bool text_pad(jinja *j, const jvalue *s, int64_t left, int64_t right, uint32_t fill, jvalue *out);

@@ -682,7 +682,8 @@ static int jiter_next(jinja *j, jiter *it, jvalue *out) {
         *out = jv_int(of->u.range->start + of->u.range->step * it->at++);
         return 1;
     case J_GENERATOR: return of->u.generator->next(j, of->u.generator, out);
-    default: return 0;
+    case J_UNDEFINED: return 0;
+    default: jinja_fail_type(j, "iteration", of); return -1;
     }
 }
 
@@ -722,8 +723,8 @@ static int jv_contains(jinja *j, const jvalue *container, const jvalue *item) {
 /* ---- What is written in C ---- */
 
 static const jnative *jnative_find(const jnative *table, size_t n, str name) {
-    for (size_t i = 0; i < n; i++)
-        if (str_is(name, table[i].name)) return &table[i];
+    for (size_t i = 0; i < n && name.n; i++)
+        if (table[i].name[0] == name.p[0] && str_is(name, table[i].name)) return &table[i];
     return NULL;
 }
 
@@ -740,7 +741,7 @@ static uint32_t jnative_parameter(const char *list, const jvalue *name) {
 }
 
 static bool jnative_call(jinja *j, const jnative *native, const jvalue *self, const jargs *a, jvalue *out) {
-    if (!jinja_step(j, 2)) return false;
+    if (!jinja_step(j, 4)) return false;
     if (!native->fn) return jinja_fail(j, "%s is not supported", native->name);
     if (!native->parameters) return native->fn(j, self, a, out);
     jvalue   bound[JINJA_MAX_PARAMETERS];

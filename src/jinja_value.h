@@ -84,10 +84,10 @@ typedef enum jkind {
     J_VIEW,       /* dict; sub: a jview */
     J_GENERATOR,  /* generator */
     J_NAMESPACE,  /* space */
-    J_MACRO,      /* object */
+    J_MACRO,      /* macro */
     J_METHOD,     /* method */
     J_FUNCTION,   /* native */
-    J_LOOP,       /* object */
+    J_LOOP,       /* loop */
     J_CYCLER,     /* cycler */
     J_JOINER,     /* joiner */
     J_KINDS
@@ -106,6 +106,8 @@ typedef struct jmethod    jmethod;
 typedef struct jnative    jnative;
 typedef struct jcycler    jcycler;
 typedef struct jjoiner    jjoiner;
+typedef struct jmacro     jmacro;
+typedef struct jloop      jloop;   /* the interpreter's */
 
 typedef struct jvalue {
     uint8_t  kind, flags, sub, of;
@@ -123,7 +125,9 @@ typedef struct jvalue {
         const jnative       *native;
         jcycler             *cycler;
         jjoiner             *joiner;
-        void                *object;
+        const jmacro        *macro;
+        jloop               *loop;
+        const void          *object;   /* any of these, to be compared */
     } u;
 } jvalue;
 
@@ -131,6 +135,7 @@ struct jrange  { int64_t start, stop, step; uint32_t n; };
 struct jspace  { jdict *attributes; uint64_t serial; };
 struct jcycler { jvalue items; uint32_t at; };
 struct jjoiner { jvalue between; bool used; };
+struct jmacro  { jvalue name; const struct jnode *node; struct jframe *outer; };   /* name: none for a call block's */
 
 NOVA_INLINE jvalue jv_make(jkind kind) { jvalue v; memset(&v, 0, sizeof v); v.kind = (uint8_t)kind; return v; }
 NOVA_INLINE jvalue jv_none(void) { return jv_make(J_NONE); }
@@ -239,11 +244,12 @@ typedef int (*jgenerator_fn)(jinja *j, jgenerator *g, jvalue *out);   /* as jite
 struct jgenerator {
     jgenerator_fn next;
     jiter         from;
-    jvalue        a, b;   /* what `next` needs */
+    jvalue        a, b;      /* what `next` needs */
     const void   *data;
+    uint64_t      serial;
 };
 
-/* Fails for what cannot be iterated. */
+/* Fails for what cannot be iterated; so does jiter_next, for who opened without asking. */
 static bool jiter_open(jinja *j, jiter *it, const jvalue *v);
 /* 1 and an item, 0 at the end, -1 after a failure. */
 static int  jiter_next(jinja *j, jiter *it, jvalue *out);

@@ -83,7 +83,7 @@ static size_t letter_valid(const char *p, size_t n) {
         if (tail < 0 || end - q <= tail) break;
         uint32_t code = tail == 0 ? b : b & (0x3Fu >> tail);
         int      i    = 1;
-        for (; i <= tail && letter_is_tail((unsigned char)q[i]); i++) code = code << 6 | (q[i] & 0x3Fu);
+        for (; i <= tail && letter_is_tail((unsigned char)q[i]); i++) code = code << 6 | ((unsigned char)q[i] & 0x3Fu);
         if (i <= tail || !letter_in_range(code, tail)) break;
         q += tail + 1;
     }

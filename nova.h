@@ -174,7 +174,7 @@ enum {
 };
 
 /* Text (n bytes, any bytes) to ids. Writes at most `capacity` ids; *n_ids is their number, or, with
- * NOVA_ERROR_TOO_SMALL, the number that is needed (n + 8 is always enough). Takes temporary memory; time is linear in n.
+ * NOVA_ERROR_TOO_SMALL, the number that is needed (3 n + 8 always suffices). Takes temporary memory; time is linear in n.
  * Errors: TOO_SMALL, MEMORY, ARGUMENT. */
 NOVA_API nova_result nova_tokenize(const nova_model *model, const char *text, size_t n, uint32_t flags,
                                    int32_t *ids, size_t capacity, size_t *n_ids, nova_error *error);

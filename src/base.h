@@ -157,6 +157,7 @@ NOVA_INLINE float    load_f32(const void *p) { float v; memcpy(&v, p, sizeof v);
 /* No infinity and no NaN, asked of the bits: gcc -ffast-math compares a NaN with a constant as it likes ("x <= FLT_MAX" is
  * true), and the pragmas at the head of this file cannot change that. x != x and x - x == 0 are safe. */
 NOVA_INLINE bool f32_is_finite(float f) { return (load_u32(&f) & 0x7f800000u) != 0x7f800000u; }
+NOVA_INLINE bool f64_is_negative(double d) { return load_u64(&d) >> 63 != 0; }   /* -0.0 too; MinGW's signbit takes floats */
 NOVA_INLINE bool f64_is_finite(double d) { return (load_u64(&d) >> 52 & 0x7ff) != 0x7ff; }
 
 /* 64-bit FNV-1a, seeded so that one table's collisions are not another's. Not for hostile keys alone: tables that

@@ -42,7 +42,7 @@ static form_set narrow_forms(const op *o) {
     return s;
 }
 
-static form_set wide_forms(const cpu *c, const op *o, size_t n_col) {
+static form_set wide_forms(const cpu_machine *c, const op *o, size_t n_col) {
     form_set s;
     memset(&s, 0, sizeof s);
     for (uint32_t i = 0; i < o->n_w; i++) {
@@ -82,7 +82,7 @@ static size_t attend_layout(attend_work *w, const attend_shape *shape, uint32_t 
 }
 
 /* The largest needs of any operation. */
-static void size_scratch(cpu *c) {
+static void size_scratch(cpu_machine *c) {
     c->narrow_stride = c->wide_bytes = c->own_stride = 0;
     for (uint32_t i = 0; i < c->prog->n_ops; i++) {
         const op *o = &c->prog->ops[i];
@@ -107,7 +107,7 @@ static void carve_split(column_split *s, uint8_t *base, size_t *at, uint32_t n) 
     s->wide   = (uint32_t *)(void *)carve(base, at, n * sizeof(uint32_t));
 }
 
-static size_t cpu_layout(cpu *c, uint8_t *base) {
+static size_t cpu_layout(cpu_machine *c, uint8_t *base) {
     size_t at = 0, n = c->n_batch, turn = 2 * (size_t)c->prog->rope.n_pairs * sizeof(float);
     size_scratch(c);
     for (int b = 0; b < BUF_COUNT; b++) {
@@ -130,12 +130,12 @@ static size_t cpu_layout(cpu *c, uint8_t *base) {
 
 /* ---- Columns ---- */
 
-static float *column(const cpu *c, buffer_id b, uint32_t col) {
+static float *column(const cpu_machine *c, buffer_id b, uint32_t col) {
     if (b == BUF_X) col += c->x_first;
     return c->buf[b] + (size_t)col * c->prog->width[b];
 }
 
-static const column_split *columns_of(const cpu *c, const op *o) {
+static const column_split *columns_of(const cpu_machine *c, const op *o) {
     if (c->op_first >= c->prog->n_body) return &c->window;
     return o->gathered ? &c->out : &c->all;
 }
@@ -151,7 +151,7 @@ static void split_add(column_split *s, uint32_t col, bool narrow) {
     else s->wide[s->n_wide++] = col;
 }
 
-static void split_columns(cpu *c, const pass *p) {
+static void split_columns(cpu_machine *c, const pass *p) {
     c->all.n_narrow = c->all.n_wide = c->out.n_narrow = c->out.n_wide = 0;
     for (uint32_t r = 0; r < p->n_run; r++) {
         const pass_run *run = &p->runs[r];
@@ -166,17 +166,17 @@ static void split_columns(cpu *c, const pass *p) {
     }
 }
 
-static int64_t column_position(const cpu *c, uint32_t col) {
+static int64_t column_position(const cpu_machine *c, uint32_t col) {
     const pass_run *run = &c->now->runs[c->col_run[col]];
     return run->seq->n_tokens + (col - run->first_col);
 }
 
 /* ---- The operations ---- */
 
-typedef void (*op_fn)(cpu *c, const op *o, uint32_t index, uint32_t n);
+typedef void (*op_fn)(cpu_machine *c, const op *o, uint32_t index, uint32_t n);
 
 /* Ids to rows, and the angles of this pass. */
-static void op_embed(cpu *c, const op *o, uint32_t index, uint32_t n) {
+static void op_embed(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const weight *w     = o->w[0];
     size_t        pairs = c->prog->rope.n_pairs;
     for (uint32_t col = index; col < c->now->n_col; col += n) {
@@ -190,7 +190,7 @@ static void op_embed(cpu *c, const op *o, uint32_t index, uint32_t n) {
     }
 }
 
-static void op_norm(cpu *c, const op *o, uint32_t index, uint32_t n) {
+static void op_norm(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const column_split *cols = columns_of(c, o);
     for (uint32_t i = index; i < n_columns(cols); i += n) {
         uint32_t col = column_at(cols, i);
@@ -204,7 +204,7 @@ static void op_norm(cpu *c, const op *o, uint32_t index, uint32_t n) {
 /* Elements of one column that a thread prepares at once. */
 #define PREPARE_SHARE 2048
 
-static void prepare_narrow(cpu *c, const op *o, const column_split *cols, const form_set *forms, uint32_t index, uint32_t n) {
+static void prepare_narrow(cpu_machine *c, const op *o, const column_split *cols, const form_set *forms, uint32_t index, uint32_t n) {
     uint32_t n_in   = o->w[0]->n_in;
     uint32_t shares = (n_in + PREPARE_SHARE - 1) / PREPARE_SHARE;
     uint32_t tasks  = forms->n * cols->n_narrow * shares;
@@ -216,7 +216,7 @@ static void prepare_narrow(cpu *c, const op *o, const column_split *cols, const 
     }
 }
 
-static void prepare_wide(cpu *c, const op *o, const column_split *cols, const form_set *forms, uint32_t index, uint32_t n) {
+static void prepare_wide(cpu_machine *c, const op *o, const column_split *cols, const form_set *forms, uint32_t index, uint32_t n) {
     for (uint32_t f = 0; f < forms->n; f++) {
         uint32_t tiles = wide_tiles(c->level, forms->form[f], cols->n_wide);
         uint32_t begin = (uint32_t)((uint64_t)tiles * index / n), end = (uint32_t)((uint64_t)tiles * (index + 1) / n);
@@ -233,7 +233,7 @@ typedef struct matmul_inputs {
 } matmul_inputs;
 
 /* Rows begin..end of weight k for all columns, bias added. */
-static void matmul_rows(cpu *c, const op *o, const matmul_inputs *in, uint32_t k, buffer_id dst, uint32_t begin, uint32_t end) {
+static void matmul_rows(cpu_machine *c, const op *o, const matmul_inputs *in, uint32_t k, buffer_id dst, uint32_t begin, uint32_t end) {
     const weight       *w    = o->w[k];
     const column_split *cols = in->cols;
     size_t              ld   = c->prog->width[dst];
@@ -257,7 +257,7 @@ static void matmul_rows(cpu *c, const op *o, const matmul_inputs *in, uint32_t k
         vector_add(c->level, column(c, dst, column_at(cols, i)) + begin, o->bias[k] + begin, end - begin);
 }
 
-static void matmul_epilogue(cpu *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end) {
+static void matmul_epilogue(cpu_machine *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end) {
     for (uint32_t i = 0; i < n_columns(cols); i++) {
         uint32_t col = column_at(cols, i);
         float   *y   = column(c, o->dst[0], col) + begin;
@@ -269,7 +269,7 @@ static void matmul_epilogue(cpu *c, const op *o, const column_split *cols, uint3
 }
 
 /* Rows that a thread takes at once: small enough to share evenly, large enough to stream. */
-static uint32_t rows_at_once(const cpu *c, const op *o, const column_split *cols, uint32_t rows, uint32_t n) {
+static uint32_t rows_at_once(const cpu_machine *c, const op *o, const column_split *cols, uint32_t rows, uint32_t n) {
     uint32_t unit = 16;
     if (cols->n_wide) unit = wide_panel_rows(c->level, o->w[0]->type, o->w[0]->n_in);
     if (n == 1 && !cols->n_wide) return rows;
@@ -277,7 +277,7 @@ static uint32_t rows_at_once(const cpu *c, const op *o, const column_split *cols
     return (uint32_t)size_max(share, unit);
 }
 
-static void op_matmul(cpu *c, const op *o, uint32_t index, uint32_t n) {
+static void op_matmul(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     matmul_inputs in;
     in.cols   = columns_of(c, o);
     in.narrow = narrow_forms(o);
@@ -310,7 +310,7 @@ static void op_matmul(cpu *c, const op *o, uint32_t index, uint32_t n) {
 
 /* -- Attention -- */
 
-static void op_store(cpu *c, const op *o, uint32_t index, uint32_t n) {
+static void op_store(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const kv_layer    *kv    = &c->kv->layers[o->layer];
     const model_layer *l     = &c->model->layers[o->layer];
     uint32_t           n_rep = l->n_head / l->n_head_kv, dk = kv->shape.head_dim_k, dv = kv->shape.head_dim_v;
@@ -338,7 +338,7 @@ typedef struct query_block {
     uint32_t        layer;
 } query_block;
 
-static void attend_range(cpu *c, const query_block *b, const attend_work *w, int64_t from, int64_t to, bool causal) {
+static void attend_range(cpu_machine *c, const query_block *b, const attend_work *w, int64_t from, int64_t to, bool causal) {
     uint32_t n_q = b->n_col * b->n_head;
     for (int64_t page = from / KV_PAGE; page * KV_PAGE < to; page++) {
         int64_t base = page * KV_PAGE;
@@ -354,7 +354,7 @@ static void attend_range(cpu *c, const query_block *b, const attend_work *w, int
 }
 
 /* The sinks as the queries see them from n_dropped positions earlier: turning a turned query back is one more turn. */
-static void attend_sinks(cpu *c, const query_block *b, attend_work *w, uint32_t run_index) {
+static void attend_sinks(cpu_machine *c, const query_block *b, attend_work *w, uint32_t run_index) {
     const attend_shape *shape = &c->kv->layers[b->layer].shape;
     uint32_t            n_q = b->n_col * b->n_head, n_rot = 2 * c->prog->rope.n_pairs;
     for (uint32_t i = 0; i < n_q; i++) {
@@ -366,7 +366,7 @@ static void attend_sinks(cpu *c, const query_block *b, attend_work *w, uint32_t 
     attend_range(c, b, w, 0, b->run->seq->n_sinks, false);
 }
 
-static void attend_block(cpu *c, const op *o, const query_block *b, attend_work *w) {
+static void attend_block(cpu_machine *c, const op *o, const query_block *b, attend_work *w) {
     const kv_seq *seq = b->run->seq;
     uint32_t      dk = c->kv->layers[b->layer].shape.head_dim_k, dv = c->kv->layers[b->layer].shape.head_dim_v;
     uint32_t      n_q = 0;
@@ -383,7 +383,7 @@ static void attend_block(cpu *c, const op *o, const query_block *b, attend_work 
                    dv);
 }
 
-static void op_attend(cpu *c, const op *o, uint32_t index, uint32_t n) {
+static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const model_layer *l     = &c->model->layers[o->layer];
     uint32_t           n_rep = l->n_head / l->n_head_kv, cols = attend_columns(n_rep);
     attend_work        w;
@@ -414,7 +414,7 @@ static void op_attend(cpu *c, const op *o, uint32_t index, uint32_t n) {
 }
 
 /* Gathered columns lie at or behind their place, so that copying in order overwrites none that is still wanted. */
-static void op_gather(cpu *c, const op *o, uint32_t index, uint32_t n) {
+static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     buffer_id both[2];
     both[0] = o->src;
     both[1] = o->dst[0];
@@ -429,7 +429,7 @@ static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_sto
 /* ---- Running ---- */
 
 static void cpu_task(void *arg, uint32_t index, uint32_t n) {
-    cpu *c = (cpu *)arg;
+    cpu_machine *c = (cpu_machine *)arg;
     for (uint32_t i = c->op_first; i < c->op_last; i++) {
         const op *o = &c->prog->ops[i];
         if (o->gathered && n_columns(columns_of(c, o)) == 0) return;   /* no logits are wanted; the same for all threads */
@@ -442,7 +442,7 @@ static void cpu_task(void *arg, uint32_t index, uint32_t n) {
     }
 }
 
-static nova_result cpu_run(cpu *c, uint32_t first, uint32_t last) {
+static nova_result cpu_run(cpu_machine *c, uint32_t first, uint32_t last) {
     c->op_first = first;
     c->op_last  = last;
     for (uint32_t i = first; i < last; i++) atomic_store_relaxed(&c->counters[i], 0);
@@ -451,14 +451,14 @@ static nova_result cpu_run(cpu *c, uint32_t first, uint32_t last) {
     return atomic_load_relaxed(&c->stop_at) == INT32_MAX ? NOVA_OK : NOVA_CANCELLED;
 }
 
-static nova_result cpu_body(cpu *c, const pass *p) {
+static nova_result cpu_body(cpu_machine *c, const pass *p) {
     c->now     = p;
     c->x_first = 0;
     split_columns(c, p);
     return cpu_run(c, 0, c->prog->n_body);
 }
 
-static nova_result cpu_head(cpu *c, uint32_t first, uint32_t n) {
+static nova_result cpu_head(cpu_machine *c, uint32_t first, uint32_t n) {
     const column_split *out = &c->out;
     c->x_first = first;
     c->window.n_narrow = c->window.n_wide = 0;

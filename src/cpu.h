@@ -29,7 +29,7 @@ typedef struct column_split {
     uint32_t  n_narrow, n_wide;
 } column_split;
 
-typedef struct cpu {
+typedef struct cpu_machine {
     cpu_level         level;
     pool             *threads;
     const nova_model *model;
@@ -55,15 +55,15 @@ typedef struct cpu {
     atomic_int32  stop_at;        /* operations from this one on do not run */
     bool        (*cancelled)(void *user);
     void         *cancelled_user;
-} cpu;
+} cpu_machine;
 
 /* Lays the executor's memory out from `base` (aligned to 64); the bytes it takes. With base NULL it only counts.
  * model, prog, kv, level, n_batch, n_seqs, n_logits and n_threads must be set. */
-static size_t cpu_layout(cpu *c, uint8_t *base);
+static size_t cpu_layout(cpu_machine *c, uint8_t *base);
 
 /* Runs the body of the program for a pass; then cpu_head gives logits of gathered columns first..first + n, n at most
  * n_logits, in buf[BUF_LOGITS]. Cancelled: NOVA_CANCELLED, and the sequences are as before. */
-static nova_result cpu_body(cpu *c, const pass *p);
-static nova_result cpu_head(cpu *c, uint32_t first, uint32_t n);
+static nova_result cpu_body(cpu_machine *c, const pass *p);
+static nova_result cpu_head(cpu_machine *c, uint32_t first, uint32_t n);
 
 #endif

@@ -20,7 +20,7 @@ static void attend_begin(attend_state *s, float *acc, uint32_t head_dim_v) {
     for (uint32_t d = 0; d < head_dim_v; d++) acc[d] = 0;
 }
 
-static void attend_sink(attend_state *s, float score, uint32_t head_dim_v) {
+NOVA_UNUSED static void attend_sink(attend_state *s, float score, uint32_t head_dim_v) {
     float top = score > s->top ? score : s->top, keep = exp_plain(s->top - top);
     s->sum = s->sum * keep + exp_plain(score - top);
     s->top = top;
@@ -65,8 +65,9 @@ static void attend_store(cpu_level level, const attend_shape *shape, void *k_pag
 
 /* ---- Scratch: the page's K and V as floats, and rows of scores ---- */
 
-#define TILE_ROWS  6                 /* most queries in a tile */
-#define GROUP_ROWS (4 * TILE_ROWS)   /* queries between which K, and then V, stays in the first cache */
+#define TILE_ROWS  8    /* most queries in a tile */
+#define BEST_ROWS  6    /* the best number, when there are many */
+#define GROUP_ROWS 24   /* queries between which K, and then V, stays in the first cache */
 
 static size_t attend_scratch_bytes(const attend_shape *shape, uint32_t n_q) {
     size_t rows = size_min(GROUP_ROWS, n_q);
@@ -118,8 +119,9 @@ static void page_plain(const attend_shape *shape, uint32_t n_q, const float *con
 
 #ifdef NOVA_X86
 
+/* Loops over registers, which must be unrolled; not by "unroll" in clang, which does so before it inlines. */
 #if defined(__clang__)
-#define ATTEND_UNROLL _Pragma("unroll")
+#define ATTEND_UNROLL _Pragma("clang loop unroll(full)")
 #elif defined(__GNUC__)
 #define ATTEND_UNROLL _Pragma("GCC unroll 8")
 #else
@@ -132,11 +134,25 @@ typedef struct row_product {
     const float *a[TILE_ROWS];
     float       *c[TILE_ROWS];
     float        keep[TILE_ROWS];
-    bool         fresh;           /* c starts from nothing; keep is not used */
     const void  *b;               /* halves or floats */
     bool         half;            /* then n_col is a multiple of 16 */
     size_t       n_b, n_col;      /* rows of b, and their length */
+    const void  *next;            /* what will be read behind b, and the bytes from there to its next row */
+    size_t       next_bytes;
 } row_product;
+
+/* Memory is asked for so many rows ahead, since the processor itself looks no further than its next few hundred
+ * instructions and the end of a memory page. Each row asks for the cache lines that a tile reads of it. */
+#define ROWS_AHEAD 32
+
+NOVA_INLINE void read_ahead(const row_product *p, bool half, size_t i, size_t at, size_t width) {
+    size_t      size = half ? sizeof(uint16_t) : sizeof(float), row = p->n_col * size, j = i + ROWS_AHEAD;
+    const char *from = (const char *)p->b + j * row + at * size;
+    if (j >= p->n_b) from = at + width < p->n_col ? (const char *)p->b + (j - p->n_b) * row + (at + width) * size
+                                                  : (const char *)p->next + (j - p->n_b) * p->next_bytes;
+    _mm_prefetch(from, _MM_HINT_T0);
+    if (width * size > 64) _mm_prefetch(from + 64, _MM_HINT_T0);
+}
 
 /* The sixteen (eight) columns from `at` on of the ith row of b: all that a new type of the cache has to bring. */
 NOVA_TARGET_AVX2 NOVA_INLINE __m256 load_avx2(const row_product *p, bool half, bool whole, size_t i, size_t at, __m256i lanes) {
@@ -161,12 +177,12 @@ void attend_tile_avx512(const row_product *p, int rows, int registers, bool half
     const float    *a[TILE_ROWS];
     __m512          sum[TILE_ROWS][8], b[8];
     EVERY_ROW {
+        const __m512 keep = _mm512_set1_ps(p->keep[r]);
         a[r] = p->a[r];
-        EVERY_REGISTER sum[r][v] = p->fresh ? _mm512_setzero_ps()
-                                            : _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, p->c[r] + at + 16 * (size_t)v),
-                                                            _mm512_set1_ps(p->keep[r]));
+        EVERY_REGISTER sum[r][v] = _mm512_mul_ps(_mm512_maskz_loadu_ps(lanes, p->c[r] + at + 16 * (size_t)v), keep);
     }
     for (size_t i = 0; i < p->n_b; i++) {
+        if (half) read_ahead(p, half, i, at, 16 * (size_t)registers);
         EVERY_REGISTER b[v] = load_avx512(p, half, i, at + 16 * (size_t)v, lanes);
         EVERY_ROW {
             __m512 x = _mm512_set1_ps(a[r][i]);
@@ -182,12 +198,12 @@ void attend_tile_avx2(const row_product *p, int rows, int registers, bool half, 
     const float  *a[TILE_ROWS];
     __m256        sum[TILE_ROWS][8], b[8];
     EVERY_ROW {
+        const __m256 keep = _mm256_set1_ps(p->keep[r]);
         a[r] = p->a[r];
-        EVERY_REGISTER sum[r][v] = p->fresh ? _mm256_setzero_ps()
-                                            : _mm256_mul_ps(_mm256_maskload_ps(p->c[r] + at + 8 * (size_t)v, lanes),
-                                                            _mm256_set1_ps(p->keep[r]));
+        EVERY_REGISTER sum[r][v] = _mm256_mul_ps(_mm256_maskload_ps(p->c[r] + at + 8 * (size_t)v, lanes), keep);
     }
     for (size_t i = 0; i < p->n_b; i++) {
+        if (half) read_ahead(p, half, i, at, 8 * (size_t)registers);
         EVERY_REGISTER b[v] = load_avx2(p, half, registers > 1, i, at + 8 * (size_t)v, lanes);
         EVERY_ROW {
             __m256 x = _mm256_set1_ps(a[r][i]);
@@ -214,21 +230,27 @@ void attend_tile_avx2(const row_product *p, int rows, int registers, bool half, 
 
 PRODUCT_ROWS(product_1_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 1, 8, 8)
 PRODUCT_ROWS(product_2_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 2, 4, 8)
-PRODUCT_ROWS(product_3_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 3, 4, 8)
+PRODUCT_ROWS(product_3_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 3, 2, 8)
 PRODUCT_ROWS(product_4_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 4, 2, 8)
 PRODUCT_ROWS(product_5_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 5, 2, 8)
 PRODUCT_ROWS(product_6_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 6, 2, 8)
+PRODUCT_ROWS(product_7_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 7, 1, 8)
+PRODUCT_ROWS(product_8_avx2, attend_tile_avx2, NOVA_TARGET_AVX2, 8, 1, 8)
 PRODUCT_ROWS(product_1_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 1, 4, 16)
 PRODUCT_ROWS(product_2_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 2, 4, 16)
 PRODUCT_ROWS(product_3_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 3, 4, 16)
 PRODUCT_ROWS(product_4_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 4, 4, 16)
 PRODUCT_ROWS(product_5_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 5, 4, 16)
 PRODUCT_ROWS(product_6_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 6, 4, 16)
+PRODUCT_ROWS(product_7_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 7, 2, 16)
+PRODUCT_ROWS(product_8_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 8, 2, 16)
 
 static void multiply(cpu_level level, const row_product *p, uint32_t rows) {
     static void (*const by_rows[2][TILE_ROWS])(const row_product *) = {
-        { product_1_avx2, product_2_avx2, product_3_avx2, product_4_avx2, product_5_avx2, product_6_avx2 },
-        { product_1_avx512, product_2_avx512, product_3_avx512, product_4_avx512, product_5_avx512, product_6_avx512 },
+        { product_1_avx2, product_2_avx2, product_3_avx2, product_4_avx2, product_5_avx2, product_6_avx2, product_7_avx2,
+          product_8_avx2 },
+        { product_1_avx512, product_2_avx512, product_3_avx512, product_4_avx512, product_5_avx512, product_6_avx512,
+          product_7_avx512, product_8_avx512 },
     };
     by_rows[level == CPU_AVX512][rows - 1](p);
 }
@@ -335,15 +357,18 @@ typedef struct attend_group {
     float        *rows;
 } attend_group;
 
+static uint32_t tile_rows(uint32_t left) { return left <= TILE_ROWS ? left : BEST_ROWS; }
+
 static void scores_of(cpu_level level, const attend_shape *shape, const attend_group *g, row_product *p) {
-    p->fresh = true;
     p->n_b   = shape->head_dim_k;
     p->n_col = KV_PAGE;
-    for (uint32_t at = 0; at < g->n; at += TILE_ROWS) {
-        uint32_t n = (uint32_t)size_min(TILE_ROWS, g->n - at);
+    memset(g->rows, 0, (size_t)g->n * KV_PAGE * sizeof(float));
+    for (uint32_t at = 0, n; at < g->n; at += n) {
+        n = tile_rows(g->n - at);
         for (uint32_t r = 0; r < n; r++) {
             p->a[r] = g->q[at + r];
             p->c[r] = g->rows + (size_t)(at + r) * KV_PAGE;
+            p->keep[r] = 1;
         }
         multiply(level, p, n);
     }
@@ -359,8 +384,9 @@ static void add_values(cpu_level level, attend_group *g, row_product *p, const u
         p->keep[r] = g->keep[at + r];
         g->keep[at + r] = 1;   /* applied */
     }
-    p->b   = v_page + begin * row_bytes;
-    p->n_b = end - begin;
+    p->b    = v_page + begin * row_bytes;
+    p->n_b  = end - begin;
+    p->next = p->b;   /* what follows a page is not known here */
     multiply(level, p, n);
 }
 
@@ -368,10 +394,10 @@ static void add_values(cpu_level level, attend_group *g, row_product *p, const u
  * an infinity. So tiles take the tokens that all their queries see, and the rest is done one by one. */
 static void values_of(cpu_level level, const attend_shape *shape, attend_group *g, row_product *p, const uint8_t *v_page) {
     size_t row_bytes = (size_t)shape->head_dim_v * (p->half ? sizeof(uint16_t) : sizeof(float));
-    p->fresh = false;
     p->n_col = shape->head_dim_v;
-    for (uint32_t at = 0; at < g->n; at += TILE_ROWS) {
-        uint32_t n = (uint32_t)size_min(TILE_ROWS, g->n - at), begin = 0, end = KV_PAGE;
+    for (uint32_t at = 0, n; at < g->n; at += n) {
+        uint32_t begin = 0, end = KV_PAGE;
+        n = tile_rows(g->n - at);
         for (uint32_t r = at; r < at + n; r++) {
             if (g->first[r] > begin) begin = g->first[r];
             if (g->last[r] < end) end = g->last[r];
@@ -391,8 +417,10 @@ typedef struct page_view {
 
 static void attend_rows(cpu_level level, const attend_shape *shape, attend_group *g, const page_view *page) {
     row_product p;
-    p.b    = page->k;
-    p.half = page->half_k;
+    p.b          = page->k;
+    p.half       = page->half_k;
+    p.next       = page->v;
+    p.next_bytes = shape->head_dim_v * (page->half_v ? sizeof(uint16_t) : sizeof(float));
     scores_of(level, shape, g, &p);
     for (uint32_t r = 0; r < g->n; r++) {
         float *row = g->rows + (size_t)r * KV_PAGE;
@@ -404,7 +432,7 @@ static void attend_rows(cpu_level level, const attend_shape *shape, attend_group
 }
 
 /* From so many queries on, converting a page once is faster than converting what each tile reads. */
-#define CONVERT_ROWS 12
+#define CONVERT_ROWS 17
 
 static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page, const void *v_page,
                            float *scratch) {

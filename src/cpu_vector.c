@@ -604,21 +604,21 @@ static void vector_add(cpu_level level, float *y, const float *x, size_t n) {
     FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] += x[i], add_avx2(y, x, n))
 }
 
-static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
+NOVA_UNUSED static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
     FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] *= scale, scale_avx2(y, scale, n))
 }
 
-static float vector_dot(cpu_level level, const float *a, const float *b, size_t n) {
+NOVA_UNUSED static float vector_dot(cpu_level level, const float *a, const float *b, size_t n) {
     float dot;
     FROM_AVX2(level, dot = dot_plain(a, b, n), dot = vector_dot_avx2(a, b, n))
     return dot;
 }
 
-static void vector_softmax(cpu_level level, float *x, size_t n) {
+NOVA_UNUSED static void vector_softmax(cpu_level level, float *x, size_t n) {
     FROM_AVX2(level, softmax_plain(x, n), softmax_fast(level, x, n))
 }
 
-static bool vector_argmax(cpu_level level, const float *x, size_t n, size_t *index) {
+NOVA_UNUSED static bool vector_argmax(cpu_level level, const float *x, size_t n, size_t *index) {
     bool found;
     FROM_AVX2(level, found = argmax_plain(x, n, index), found = argmax_avx2(x, n, index))
     return found;

@@ -122,7 +122,7 @@ static nova_result cache_take(nova_engine *e, nova_error *error) {
 
 /* Where the executor's and the pass's memory lies; with base NULL only how much it is. */
 static size_t scratch_layout(nova_engine *e, uint8_t *base) {
-    cpu *c = &e->cpu;
+    cpu_machine *c = &e->cpu;
     c->level     = e->plan.level;
     c->model     = e->model;
     c->prog      = &e->prog;
@@ -160,11 +160,11 @@ static nova_result engine_take(nova_engine *e, const nova_engine_desc *d, nova_e
 
 /* ---- The interface ---- */
 
-static const char *const level_names[CPU_LEVELS] = {"plain", "avx2", "avx512"};
+static const char *const cpu_level_names[CPU_LEVELS] = {"plain", "avx2", "avx512"};
 
 NOVA_API void nova_get_cpu_info(nova_cpu_info *info) {
     info->features = cpu_features();
-    info->level    = level_names[cpu_level_of(info->features)];
+    info->level    = cpu_level_names[cpu_level_of(info->features)];
     info->n_cores  = cpu_cores();
 }
 
@@ -221,7 +221,7 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->n_threads     = engine->plan.n_threads;
     info->cache_bytes   = engine->cache_bytes;
     info->scratch_bytes = engine->scratch_bytes;
-    info->cpu           = level_names[engine->plan.level];
+    info->cpu           = cpu_level_names[engine->plan.level];
     info->device        = "cpu";
     info->n_ops         = engine->prog.n_ops;
 }

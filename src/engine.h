@@ -18,7 +18,7 @@ struct nova_engine {
     arena             a;               /* program and tables */
     program           prog;
     kv_pool           kv;
-    cpu               cpu;
+    cpu_machine       cpu;
     pool             *threads;
     uint8_t          *cache, *scratch; /* as allocated; used from the next multiple of 64 on */
     size_t            cache_bytes, scratch_bytes;

@@ -89,7 +89,7 @@ static bool format_float(jtext *t, double x, const format_spec *s) {
     if (s->precision > FORMAT_MAX_PRECISION) return jinja_fail(t->j, "a precision over %d", FORMAT_MAX_PRECISION);
     if (!jinja_step(t->j, 60)) return false;
     if (s->type == '%') x *= 100;
-    bool negative = signbit(x) != 0 && x == x;
+    bool negative = f64_is_negative(x) && x == x;
     if (s->alternate) memcpy(shape, "%#.*f", 6);
     shape[strlen(shape) - 1] = type;
     if (!s->type && s->precision < 0) n = jfloat_text(digits, fabs(x));

@@ -93,7 +93,7 @@ static size_t jfloat_text(char out[JFLOAT_TEXT], double x) {
         memcpy(out, name, strlen(name) + 1);
         return strlen(name);
     }
-    if (x == 0) return jfloat_layout(out, signbit(x) != 0, "0", 1, 0);
+    if (x == 0) return jfloat_layout(out, f64_is_negative(x), "0", 1, 0);
     char   digits[24], text[JFLOAT_TEXT];
     size_t n        = 0;
     int    exponent = 0;

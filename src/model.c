@@ -15,7 +15,7 @@ static const arch archs[] = {
 
 typedef struct role_info {
     const char *name;
-    dim         n_in, n_out;
+    model_dim   n_in, n_out;
 } role_info;
 
 static const role_info role_infos[ROLE_COUNT] = {
@@ -26,7 +26,7 @@ static const role_info role_infos[ROLE_COUNT] = {
 
 #define MAX_HEAD_DIM 1024   /* what the attention kernels keep in registers and scratch */
 
-static uint32_t dim_of(const nova_model *m, const model_layer *l, dim d) {
+static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d) {
     switch (d) {
     case DIM_ONE:   return 1;
     case DIM_EMBD:  return m->n_embd;

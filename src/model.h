@@ -9,7 +9,7 @@
 /* ---- Tensors by role ---- */
 
 /* What the sizes of tensors are called; their values are a model's or a layer's (dim_of). */
-typedef enum dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_ATT, DIM_FF, DIM_VOCAB, DIM_ROPE, DIM_COUNT } dim;
+typedef enum model_dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_ATT, DIM_FF, DIM_VOCAB, DIM_ROPE, DIM_COUNT } model_dim;
 
 /* role, name in the file, row length, rows (DIM_ONE: a vector) */
 #define MODEL_TENSORS(X)                                      \
@@ -103,6 +103,6 @@ struct nova_model {
 };
 
 /* The value of a dim for a layer (`l` NULL: for tensors of the model itself). */
-static uint32_t dim_of(const nova_model *m, const model_layer *l, dim d);
+static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d);
 
 #endif

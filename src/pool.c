@@ -145,7 +145,7 @@ static void pool_close(pool *p) {
     mem_free(&h, p->block, sizeof(pool) + CACHE_LINE);
 }
 
-static uint32_t pool_size(const pool *p) { return p->n; }
+NOVA_UNUSED static uint32_t pool_size(const pool *p) { return p->n; }
 
 /* ---- Running ---- */
 

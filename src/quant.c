@@ -224,7 +224,7 @@ static bool name_eq_any_case(const char *a, const char *b) {
     }
 }
 
-static int type_by_name(const char *name) {
+NOVA_UNUSED static int type_by_name(const char *name) {
     for (uint32_t t = 0; t < TYPE_LIMIT; t++)
         if (type_of(t)->name && name_eq_any_case(type_of(t)->name, name)) return (int)t;
     return -1;

@@ -114,13 +114,13 @@ static int char_byte(uint32_t c) {
 
 /* ---- Opening ---- */
 
-typedef struct opening {
+typedef struct vocab_opening {
     vocab      *v;
     arena      *a;
     const host *h;
     const gguf *g;
     nova_error *error;
-} opening;
+} vocab_opening;
 
 #define TRY_VOCAB(call)                                \
     do {                                               \
@@ -129,9 +129,9 @@ typedef struct opening {
     } while (0)
 
 /* `at`: the place in the file, or NULL. */
-static nova_result open_fail(const opening *o, nova_result code, const void *at, const char *format, ...)
+static nova_result open_fail(const vocab_opening *o, nova_result code, const void *at, const char *format, ...)
     NOVA_PRINTF(4, 5);
-static nova_result open_fail(const opening *o, nova_result code, const void *at, const char *format, ...) {
+static nova_result open_fail(const vocab_opening *o, nova_result code, const void *at, const char *format, ...) {
     char    what[256];
     va_list args;
     va_start(args, format);
@@ -140,7 +140,7 @@ static nova_result open_fail(const opening *o, nova_result code, const void *at,
     return fail_at(o->error, code, at ? (uint64_t)((const uint8_t *)at - o->g->data) : NOVA_NOWHERE, "%s", what);
 }
 
-static nova_result open_kind(opening *o) {
+static nova_result open_kind(vocab_opening *o) {
     str model = {NULL, 0}, pre = str_c("default");
     TRY_VOCAB(gguf_get_str(o->g, "tokenizer.ggml.model", &model, o->error));
     if (!model.p) return open_fail(o, NOVA_ERROR_FORMAT, NULL, "the file has no key \"tokenizer.ggml.model\"");
@@ -156,7 +156,7 @@ static nova_result open_kind(opening *o) {
 }
 
 /* An array with an item a token, NULL where the file has none. */
-static nova_result open_array(opening *o, const char *key, bool real, const gguf_value **out) {
+static nova_result open_array(vocab_opening *o, const char *key, bool real, const gguf_value **out) {
     const gguf_value *array = gguf_find(o->g, str_c(key));
     *out = array;
     if (!array) return NOVA_OK;
@@ -172,7 +172,7 @@ static nova_result open_array(opening *o, const char *key, bool real, const gguf
 }
 
 /* The array of strings that a key must hold. */
-static nova_result open_texts(opening *o, const char *key, const gguf_value **out) {
+static nova_result open_texts(vocab_opening *o, const char *key, const gguf_value **out) {
     *out = gguf_find(o->g, str_c(key));
     if (!*out) return open_fail(o, NOVA_ERROR_FORMAT, NULL, "the file has no key \"%s\"", key);
     if (gguf_array_is(*out, GGUF_STRING)) return NOVA_OK;
@@ -180,14 +180,8 @@ static nova_result open_texts(opening *o, const char *key, const gguf_value **ou
 }
 
 /* By its bits: a host may have been compiled for numbers that are all finite. */
-static bool is_finite(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x7f800000u) != 0x7f800000u;
-}
-
 /* Types and scores, which from here on can be trusted; counts the special tokens. */
-static nova_result open_numbers(opening *o) {
+static nova_result open_numbers(vocab_opening *o) {
     vocab *v = o->v;
     TRY_VOCAB(open_array(o, "tokenizer.ggml.token_type", false, &v->types));
     TRY_VOCAB(open_array(o, "tokenizer.ggml.scores", true, &v->scores));
@@ -197,14 +191,14 @@ static nova_result open_numbers(opening *o) {
         int64_t type = v->types ? gguf_item_int(v->types, i) : (int64_t)VOCAB_NORMAL;
         if (type < 0 || type >= TOKEN_TYPE_COUNT)
             return open_fail(o, NOVA_ERROR_FORMAT, v->types->data, "token %u has type %lld", i, (long long)type);
-        if (v->is_spm && !is_finite(gguf_item_f32(v->scores, i)))
+        if (v->is_spm && !f32_is_finite(gguf_item_f32(v->scores, i)))
             return open_fail(o, NOVA_ERROR_FORMAT, v->scores->data, "the score of token %u is no finite number", i);
         v->n_special += type == VOCAB_CONTROL || type == VOCAB_UNKNOWN || type == VOCAB_USER;
     }
     return NOVA_OK;
 }
 
-static nova_result open_arrays(opening *o) {
+static nova_result open_arrays(vocab_opening *o) {
     vocab *v = o->v;
     TRY_VOCAB(open_texts(o, "tokenizer.ggml.tokens", &v->tokens));
     const gguf_value *tokens = v->tokens;
@@ -241,7 +235,7 @@ static void note_joins(vocab *v, str s) {
 }
 
 /* As the text of a special token stands in a text that special_find reads: with SentencePiece's spaces. */
-static nova_result open_special(opening *o, uint32_t id, str text, token_type type) {
+static nova_result open_special(vocab_opening *o, uint32_t id, str text, token_type type) {
     vocab *v = o->v;
     size_t     spaces = 0;
     for (size_t i = 0; v->is_spm && i < text.n; i++) spaces += text.p[i] == ' ';
@@ -264,7 +258,7 @@ static nova_result open_special(opening *o, uint32_t id, str text, token_type ty
 }
 
 /* What text can become this token. Of equal texts the first stands. */
-static nova_result open_plain(opening *o, uint32_t id, str text) {
+static nova_result open_plain(vocab_opening *o, uint32_t id, str text) {
     vocab *v    = o->v;
     uint64_t   hash = hash_text(text);
     uint32_t   slot = 0;
@@ -277,7 +271,7 @@ static nova_result open_plain(opening *o, uint32_t id, str text) {
     return NOVA_OK;
 }
 
-static nova_result open_token(opening *o, uint32_t id, str text) {
+static nova_result open_token(vocab_opening *o, uint32_t id, str text) {
     vocab     *v    = o->v;
     token_type type = token_type_of(v, id);
     int        byte = byte_named(text);
@@ -387,7 +381,7 @@ static void open_characters(vocab *v) {
     for (uint32_t c = 0; c < 128 && v->is_spm; c++) v->ascii_id[c] = vocab_find(v, str_of(name, utf8_put(c, name)));
 }
 
-static nova_result open_vocab(opening *o) {
+static nova_result open_vocab(vocab_opening *o) {
     vocab *v = o->v;
     size_t     special_bytes = v->n_special * sizeof(special), place_bytes = v->n_vocab * sizeof(uint32_t);
     v->place    = (uint32_t *)arena_alloc(o->a, place_bytes);
@@ -444,7 +438,7 @@ static int32_t merge_whole(const vocab *v, const merge_text *m, const merge_read
 
 /* The four steps of reading a merge. Each asks for the memory that the next one needs. */
 
-static nova_result merge_cut(opening *o, uint32_t rank, str text, merge_text *m) {
+static nova_result merge_cut(vocab_opening *o, uint32_t rank, str text, merge_text *m) {
     const number_table *x     = &o->v->by_text;
     const char         *space = text.n > 1 ? (const char *)memchr(text.p + 1, ' ', text.n - 1) : NULL;
     if (!space || space + 1 == text.p + text.n)
@@ -468,7 +462,7 @@ static void merge_fetch(const vocab *v, const merge_text *m) {
 }
 
 /* A merge with a control token in it, or that makes one, is left out: text must not become one. */
-static nova_result merge_resolve(opening *o, uint32_t rank, merge_text *m, merge_reader *r) {
+static nova_result merge_resolve(vocab_opening *o, uint32_t rank, merge_text *m, merge_reader *r) {
     const vocab *v     = o->v;
     int32_t      left  = vocab_find_hashed(v, m->left, m->left_hash);
     int32_t      right = vocab_find_hashed(v, m->right, m->right_hash);
@@ -489,7 +483,7 @@ static nova_result merge_resolve(opening *o, uint32_t rank, merge_text *m, merge
 }
 
 /* Of twins the first will be found: it comes earlier on the way from the same slot. */
-static nova_result merge_put(opening *o, uint32_t rank, const merge_text *m) {
+static nova_result merge_put(vocab_opening *o, uint32_t rank, const merge_text *m) {
     vocab   *v = o->v;
     uint32_t slot;
     v->merges[rank] = UINT64_MAX;
@@ -499,7 +493,7 @@ static nova_result merge_put(opening *o, uint32_t rank, const merge_text *m) {
     return open_fail(o, NOVA_ERROR_FORMAT, m->text.p, "merge %u: too many merges hash alike", rank);
 }
 
-static nova_result merges_read(opening *o, const gguf_value *array, merge_reader *r) {
+static nova_result merges_read(vocab_opening *o, const gguf_value *array, merge_reader *r) {
     merge_text   batch[MERGE_BATCH];
     gguf_strings strings = gguf_strings_of(array);
     str          text;
@@ -513,7 +507,7 @@ static nova_result merges_read(opening *o, const gguf_value *array, merge_reader
     return NOVA_OK;
 }
 
-static nova_result open_merges(opening *o) {
+static nova_result open_merges(vocab_opening *o) {
     vocab            *v = o->v;
     const gguf_value *array;
     TRY_VOCAB(open_texts(o, "tokenizer.ggml.merges", &array));
@@ -536,7 +530,7 @@ static nova_result open_merges(opening *o) {
 
 /* ---- Tokens with a job ---- */
 
-static nova_result open_id(opening *o, const char *key, int32_t *id) {
+static nova_result open_id(vocab_opening *o, const char *key, int32_t *id) {
     const gguf_value *value  = gguf_find(o->g, str_c(key));
     uint32_t          number = 0;
     if (!value) return NOVA_OK;
@@ -576,7 +570,7 @@ static void open_ends(vocab *v) {
     }
 }
 
-static nova_result open_jobs(opening *o) {
+static nova_result open_jobs(vocab_opening *o) {
     vocab *v   = o->v;
     int32_t    eot = -1, eom = -1;
     v->add_bos = v->is_spm || v->rule->bos;
@@ -605,7 +599,7 @@ static nova_result open_jobs(opening *o) {
 }
 
 static nova_result vocab_open(vocab **out, arena *a, const host *h, const gguf *g, nova_error *error) {
-    opening o;
+    vocab_opening o;
     o.v     = (vocab *)arena_zalloc(a, sizeof(vocab));
     o.a     = a;
     o.h     = h;

@@ -856,6 +856,15 @@ static narrow_kernel narrow_kernel_of(cpu_level level, uint32_t type, uint32_t n
     return NULL;
 }
 
+#undef V128
+#undef V256
+#undef V512
+#undef IN_16
+#undef IN_32
+#undef BOTH_HALVES
+#undef COLUMNS
+#undef INLINE_AVX2
+#undef INLINE_AVX512
 #endif
 
 static void narrow_matmul(cpu_level level, const weight *w, const void *const *inputs, uint32_t n_col,

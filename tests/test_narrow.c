@@ -6,12 +6,12 @@
 #include NOVA_C
 #include "test.h"
 
-static const char *const level_names[CPU_LEVELS] = { "plain", "avx2", "avx512" };
+static const char *const names_of_levels[CPU_LEVELS] = { "plain", "avx2", "avx512" };
 static cpu_level best_level;
 
 /* By bits, so that -ffast-math does not take these checks for constants. */
-static bool is_finite(float f) { return (load_u32(&f) & 0x7f800000u) != 0x7f800000u; }
-static bool is_nan(float f) { return (load_u32(&f) & 0x7fffffffu) > 0x7f800000u; }
+static bool finite_bits(float f) { return (load_u32(&f) & 0x7f800000u) != 0x7f800000u; }
+static bool nan_bits(float f) { return (load_u32(&f) & 0x7fffffffu) > 0x7f800000u; }
 
 static void *checked_malloc(size_t n) {
     void *p = malloc(n ? n : 1);
@@ -144,7 +144,7 @@ static float *run(cpu_level level, const weight *w, const columns *in, uint32_t 
         bool   ours = r >= row_begin && r < row_end && i <= n_col * ld;
         if (!ours && out[i] != SENTINEL) clean = false;
     }
-    CHECK(clean, "%s %s: wrote outside of rows %u..%u of %u", type_of(w->type)->name, level_names[level], row_begin,
+    CHECK(clean, "%s %s: wrote outside of rows %u..%u of %u", type_of(w->type)->name, names_of_levels[level], row_begin,
           row_end, w->n_out);
     for (uint32_t c = 0; c < n_col; c++) memcpy(result + c * w->n_out, out + 1 + c * ld, w->n_out * sizeof *out);
     free(out);
@@ -169,15 +169,15 @@ static void check_shape(cpu_level level, const matrix *m, float *const *x) {
             double e = fabs((double)all[c * w->n_out + r] - sum) / (bound * ldexp(1, -24) + 1e-30);
             if (!(e <= error)) error = e;
         }
-        CHECK(error <= limit, "%s %s %u x %u column %u: error of %g units", name, level_names[level], w->n_out, w->n_in,
-              c, error);
+        CHECK(error <= limit, "%s %s %u x %u column %u: error of %g units", name, names_of_levels[level], w->n_out,
+              w->n_in, c, error);
         if (error > worst[level]) worst[level] = error;
         free(seen);
     }
     for (uint32_t n = 1; n < NARROW_MAX; n++) {
         float *some = run(level, w, &in, n, 0, w->n_out);
         CHECK(memcmp(some, all, n * w->n_out * sizeof *all) == 0, "%s %s %u x %u: %u columns differ from 8", name,
-              level_names[level], w->n_out, w->n_in, n);
+              names_of_levels[level], w->n_out, w->n_in, n);
         free(some);
     }
     uint32_t cut  = test_below(w->n_out + 1);
@@ -187,7 +187,7 @@ static void check_shape(cpu_level level, const matrix *m, float *const *x) {
     for (uint32_t c = 0; c < NARROW_MAX; c++)
         for (uint32_t r = 0; r < w->n_out; r++)
             same &= memcmp((r < cut ? low : high) + c * w->n_out + r, all + c * w->n_out + r, sizeof *all) == 0;
-    CHECK(same, "%s %s: rows cut at %u differ", name, level_names[level], cut);
+    CHECK(same, "%s %s: rows cut at %u differ", name, names_of_levels[level], cut);
     free(low);
     free(high);
     free(all);
@@ -217,7 +217,7 @@ static void test_shapes(void) {
             free(m.buffer);
         }
     for (int level = 0; level <= (int)best_level; level++)
-        printf("%s: largest error %.2f units of 2^-24\n", level_names[level], worst[level]);
+        printf("%s: largest error %.2f units of 2^-24\n", names_of_levels[level], worst[level]);
 }
 
 /* ---- Activations out of the ordinary ---- */
@@ -246,13 +246,13 @@ static void test_activations(void) {
             float *after = run((cpu_level)level, &m.w, &in, NARROW_MAX, 0, n_out);
             bool   found = true, zero = true, same = true;
             for (uint32_t r = 0; r < n_out; r++) {
-                for (uint32_t c = 1; c <= 3; c++) found &= !is_finite(after[c * n_out + r]);
+                for (uint32_t c = 1; c <= 3; c++) found &= !finite_bits(after[c * n_out + r]);
                 zero &= after[7 * n_out + r] == 0;
                 same &= after[r] == before[r] && after[5 * n_out + r] == before[5 * n_out + r];
             }
-            CHECK(found, "%s %s: a NaN or an infinity got lost", name, level_names[level]);
-            CHECK(zero, "%s %s: zeros give no zero", name, level_names[level]);
-            CHECK(same, "%s %s: a column depends on its neighbours", name, level_names[level]);
+            CHECK(found, "%s %s: a NaN or an infinity got lost", name, names_of_levels[level]);
+            CHECK(zero, "%s %s: zeros give no zero", name, names_of_levels[level]);
+            CHECK(same, "%s %s: a column depends on its neighbours", name, names_of_levels[level]);
             free(before);
             free(after);
             columns_free(&in);
@@ -277,12 +277,12 @@ static void test_garbage(void) {
                 for (uint32_t r = 0; r < n_out; r++) {
                     double sum, bound;
                     expected(&m.w, r, seen, &sum, &bound);
-                    if (!is_finite((float)sum))
-                        CHECK(!is_finite(out[r]), "%s %s: %g instead of %g", type_of(type)->name, level_names[level],
-                              (double)out[r], sum);
+                    if (!finite_bits((float)sum))
+                        CHECK(!finite_bits(out[r]), "%s %s: %g instead of %g", type_of(type)->name,
+                              names_of_levels[level], (double)out[r], sum);
                     else if (bound < 1e37)
                         CHECK(fabs((double)out[r] - sum) <= bound * 4e-6, "%s %s: %g instead of %g",
-                              type_of(type)->name, level_names[level], (double)out[r], sum);
+                              type_of(type)->name, names_of_levels[level], (double)out[r], sum);
                 }
                 free(out);
                 columns_free(&in);
@@ -313,8 +313,8 @@ static void test_prepare(void) {
                     narrow_prepare((cpu_level)level, form, x, n_in, begin, end, parts.p);
                 }
                 CHECK(bytes % 64 == 0 && memcmp(whole.p, parts.p, bytes + 64) == 0, "form %u %s: parts differ", form,
-                      level_names[level]);
-                CHECK(whole.p[bytes] == 0x5a, "form %u %s: wrote behind its area", form, level_names[level]);
+                      names_of_levels[level]);
+                CHECK(whole.p[bytes] == 0x5a, "form %u %s: wrote behind its area", form, names_of_levels[level]);
                 free(x);
                 free(whole.whole);
                 free(parts.whole);
@@ -338,11 +338,11 @@ static void test_quantise(void) {
             float largest = 0;
             bool  finite  = true;
             for (int i = 32 * b; i < 32 * b + 32; i++) {
-                finite &= is_finite(x[i]);
+                finite &= finite_bits(x[i]);
                 if (fabsf(x[i]) > largest) largest = fabsf(x[i]);
             }
             bool zero = finite && largest < INPUT_SMALLEST;
-            if (finite ? d[b] != (zero ? 0 : largest / 127.0f) : !is_nan(d[b])) wrong++;
+            if (finite ? d[b] != (zero ? 0 : largest / 127.0f) : !nan_bits(d[b])) wrong++;
             for (int i = 32 * b; i < 32 * b + 32; i++) {
                 double exact = finite && !zero ? (double)x[i] * 127 / (double)largest : 0;
                 if (fabs((double)q[i] - exact) > 0.50002 || q[i] < -127) wrong++;
@@ -351,7 +351,7 @@ static void test_quantise(void) {
         for (int level = 1; level <= (int)best_level; level++) {
             memset(q2, 1, sizeof q2);
             input_quantise((cpu_level)level, x, N, q2, d2);
-            for (int b = 0; b < N / 32; b++) differ += (is_nan(d[b]) ? !is_nan(d2[b]) : d[b] != d2[b]) ? 1u : 0u;
+            for (int b = 0; b < N / 32; b++) differ += (nan_bits(d[b]) ? !nan_bits(d2[b]) : d[b] != d2[b]) ? 1u : 0u;
             differ += memcmp(q, q2, N) != 0;
         }
     }
@@ -366,7 +366,7 @@ int main(void) {
     test_begin(7);
     best_level = cpu_level_of(cpu_features());
     for (int level = (int)best_level + 1; level < CPU_LEVELS; level++)
-        SKIP("this processor has no %s", level_names[level]);
+        SKIP("this processor has no %s", names_of_levels[level]);
     test_quantise();
     test_prepare();
     test_shapes();

@@ -184,7 +184,7 @@ msvc() {
     printf '#include_next <signal.h>\ntypedef int sig_atomic_t;\n' >$OUT/msvc/signal.h
     build clang --target=x86_64-pc-windows-msvc -U__clang__ -fms-compatibility-version=19.29 -nostdlibinc \
         -isystem $OUT/msvc -isystem "$resources/include" -isystem $wine/msvcrt -isystem $wine/windows -D_UCRT -DWINE_UNICODE_NATIVE \
-        "${sets[@]}" -Wall -Wextra -Wpedantic -Wno-language-extension-token -Wvla -Werror "$@"
+        "${sets[@]}" -Wall -Wextra -Wpedantic -Wno-language-extension-token -Wvla -Wno-unused-function -Werror "$@"
 }
 need_msvc() {
     need_clang

@@ -316,15 +316,21 @@ static double round_digits(double x, int64_t digits) {
     return digits < -308 ? 0 * x : (down + up) * unit;
 }
 
-static int64_t round_integer(int64_t i, int64_t digits) {
-    int64_t unit = 1;
-    for (; digits < 0; digits++) {
-        if (unit > INT64_MAX / 10) return 0;
-        unit *= 10;
+/* The same for whole tens, hundreds, ...: `digits` is below 0. */
+static bool round_integer(jinja *j, int64_t i, int64_t digits, jvalue *out) {
+    int64_t unit = 1, rest, down;
+    for (; digits < 0 && unit <= INT64_MAX / 10; digits++) unit *= 10;
+    if (digits < 0) {   /* a unit beyond 64 bits */
+        *out = jv_int(0);
+        return digits < -1 || (i <= INT64_MAX / 2 && i >= INT64_MIN / 2) || jinja_fail(j, "an integer beyond 64 bits");
     }
-    int64_t rest = ((i % unit) + unit) % unit, down = i - rest;
-    bool    up   = rest > unit / 2 || (rest == unit / 2 && unit > 1 && (down / unit) % 2 != 0);
-    return up && down <= INT64_MAX - unit ? down + unit : down;
+    rest     = i % unit;
+    down     = i - rest;
+    bool beyond = rest > unit / 2 || rest < -(unit / 2), half = unit > 1 && (rest == unit / 2 || rest == -(unit / 2));
+    jvalue   whole = jv_int(down), more = jv_int(i < 0 ? -unit : unit);
+    if (beyond || (half && (down / unit) % 2 != 0)) return jinja_operate(j, JO_ADD, &whole, &more, out);
+    *out = whole;
+    return true;
 }
 
 static bool filter_round(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
@@ -337,7 +343,8 @@ static bool filter_round(jinja *j, const jvalue *self, const jargs *a, jvalue *o
     if (!jv_is_number(self)) return jinja_fail_type(j, "round", self);
     double x = self->kind == J_FLOAT ? self->u.f : (double)self->u.i, unit = pow(10, (double)digits);
     if (!up && !down && self->kind == J_FLOAT) *out = jv_float(round_digits(x, digits));
-    else if (!up && !down) *out = jv_int(digits < 0 ? round_integer(self->u.i, digits) : self->u.i);
+    else if (!up && !down && digits < 0) return round_integer(j, self->u.i, digits, out);
+    else if (!up && !down) *out = jv_int(self->u.i);
     else if (x - x != 0) return jinja_fail(j, "round: no finite number");
     else *out = jv_float((up ? ceil(x * unit) : floor(x * unit)) / unit);
     return true;

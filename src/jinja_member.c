@@ -579,7 +579,7 @@ static bool jinja_find_field(jinja *j, const jvalue *object, const jvalue *key, 
 /* The attribute alone: 1 found, 0 not, -1 failed. What the sandbox refuses is found, and undefined. */
 static int jinja_own_attribute(jinja *j, const jvalue *object, const jvalue *key, jvalue *out) {
     str name = jv_str(key);
-    if (!jinja_step(j, 4)) return -1;
+    if (!jinja_step(j, 2)) return -1;
     if (jinja_is_refused((jkind)object->kind, name)) {
         *out = jv_undefined(JU_SENTENCE, str_c("the sandbox forbids methods that change a list or dictionary"));
         return 1;
@@ -642,9 +642,9 @@ static bool jinja_slice(jinja *j, const jvalue *object, const jvalue bounds[3], 
         const jrange *r     = object->u.range;
         jrange       *slice = (jrange *)jinja_alloc(j, sizeof *slice);
         if (!slice) return false;
-        slice->start = r->start + start * r->step;
-        slice->step  = r->step * step;
-        slice->stop  = slice->start + slice->step * count;
+        slice->start = count > 0 ? r->start + start * r->step : r->start;
+        slice->step  = count > 1 ? r->step * step : 1;   /* or else it might overflow, and says nothing */
+        slice->stop  = (int64_t)((uint64_t)slice->start + (uint64_t)slice->step * (uint64_t)count);
         slice->n     = (uint32_t)count;
         *out         = jv_make(J_RANGE);
         out->u.range = slice;

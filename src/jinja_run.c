@@ -66,7 +66,7 @@ static bool scope_resolve(jrun *r, str name, jvalue *out) {
 }
 
 static bool scope_enter(jrun *r, jframe *f, const jscope *s) {
-    if (!jinja_step(r->j, s->n)) return false;
+    if (!jinja_step(r->j, s->n >> 1)) return false;
     for (uint32_t i = 0; i < s->n; i++) {
         const jsymbol *sym = &s->symbols[i];
         jvalue        *slot   = &f->slots[sym->slot];
@@ -161,6 +161,7 @@ static bool run_assign(jrun *r, jframe *f, const jnode *target, bool test, const
         return jinja_fail(r->j, "'%.*s' is no namespace, whose members alone can be assigned",
                           STR_ARG(jv_str(&target->value)));
     jinja_touch(r->j, space->u.space->serial);
+    jinja_keep(r->j, v);
     return jdict_set(r->j, space->u.space->attributes, &target->b->value, v);
 }
 
@@ -273,7 +274,7 @@ static bool macro_defaults(jrun *r, jframe *f, const jmacro *m) {
 /* What the body leaves behind is dropped before its text is copied out. */
 static bool run_macro(jrun *r, const jmacro *m, const jargs *a, jvalue *out) {
     jinja_region region;
-    if (!jinja_enter(r->j) || !jinja_step(r->j, 12)) return false;
+    if (!jinja_enter(r->j) || !jinja_step(r->j, 6)) return false;
     jinja_region_open(r->j, &region);
     size_t  start = capture_open(r);
     jframe *f     = frame_open(r, m->node->scope->function, m->outer);
@@ -461,7 +462,7 @@ static jflow run_loop(jrun *r, jframe *f, jframe *outer, const jnode *n, const j
         jinja_region region;
         bool         lasting = loop->it.of.kind != J_GENERATOR;
         int          got     = loop_advance(loop);
-        if (got < 0 || !jinja_step(r->j, 12)) return JFLOW_FAIL;
+        if (got < 0 || !jinja_step(r->j, 2)) return JFLOW_FAIL;
         if (got == 0) break;
         jinja_region_open(r->j, &region);
         if (!lasting) jinja_touch(r->j, loop->serial);
@@ -700,7 +701,7 @@ static bool run_eval(jrun *r, jframe *f, const jnode *n, jvalue *out) {
         return true;
     }
     if (n->kind == JN_NAME) return eval_name(r, f, n, out);
-    if (!jinja_enter(r->j) || !jinja_step(r->j, 1)) return false;
+    if (!jinja_enter(r->j)) return false;
     bool ok = eval_by_kind(r, f, n, out);
     jinja_leave(r->j);
     return ok;
@@ -715,7 +716,7 @@ static jflow exec_output(jrun *r, jframe *f, const jnode *n) {
     jvalue       v;
     if (n->a->kind == JN_CONST || n->a->kind == JN_NAME) return flow_of(run_eval(r, f, n->a, &v) && run_print(r, &v));
     jinja_region_open(r->j, &region);
-    if (!jinja_step(r->j, 2) || !run_eval(r, f, n->a, &v) || !run_print(r, &v)) return JFLOW_FAIL;
+    if (!jinja_step(r->j, 1) || !run_eval(r, f, n->a, &v) || !run_print(r, &v)) return JFLOW_FAIL;
     jinja_region_close(r->j, &region);
     return JFLOW_NEXT;
 }
@@ -844,7 +845,7 @@ static jflow run_statements(jrun *r, jframe *f, const jnode *n) {
     if (!jinja_enter(r->j)) return JFLOW_FAIL;
     for (; n && flow == JFLOW_NEXT; n = n->next) {
         r->j->line = n->line;
-        flow       = jinja_step(r->j, 2) ? exec_by_kind(r, f, n) : JFLOW_FAIL;
+        flow       = jinja_step(r->j, 1) ? exec_by_kind(r, f, n) : JFLOW_FAIL;
     }
     jinja_leave(r->j);
     return flow;

@@ -291,10 +291,10 @@ static void jtext_add_converted(jtext *t, const char *p, size_t n, letter_case t
     if (memchr(p, (int)LETTER_MARK, n)) jtext_add(t, "\xFF", 1);
 }
 
-static bool letter_is_cased_at(const char *p, size_t n) {
+static bool letter_has_case_at(const char *p, size_t n) {
     uint32_t c;
     letter_next(p, p + n, &c);
-    return letter_is_lower(c) || letter_is_upper(c);
+    return letter_is_lower(c) || letter_is_upper(c) || letter_is_mixed(c);
 }
 
 /* A capital sigma behind a letter and before none is a final one. Source: SpecialCasing.txt */
@@ -322,7 +322,7 @@ static bool text_convert(jinja *j, const jvalue *s, letter_case to, jvalue *out)
     if (!jinja_step(j, s->n)) return false;
     for (size_t i = 0; i < s->n;) {
         size_t n = jtext_add_cased(&t, s, i, to == LETTER_TITLE && inside ? LETTER_LOWER : to);
-        inside   = to == LETTER_TITLE && letter_is_cased_at(s->u.s + i, n);
+        inside   = to == LETTER_TITLE && letter_has_case_at(s->u.s + i, n);
         i += n;
     }
     return text_close(&t, s, out);
@@ -336,7 +336,8 @@ static bool text_swap_case(jinja *j, const jvalue *s, jvalue *out) {
     for (size_t i = 0; i < s->n;) {
         uint32_t c;
         letter_next(s->u.s + i, s->u.s + s->n, &c);
-        i += jtext_add_cased(&t, s, i, letter_is_lower(c) ? LETTER_UPPER : LETTER_LOWER);
+        letter_case to = letter_is_lower(c) ? LETTER_UPPER : letter_is_upper(c) ? LETTER_LOWER : LETTER_TITLE;
+        i += jtext_add_cased(&t, s, i, to);   /* a title case is its own, and the rest has no case */
     }
     return text_close(&t, s, out);
 }

@@ -154,10 +154,11 @@ static void jinja_region_close(jinja *j, const jinja_region *r) {
     bool alive = j->touched < r->serial;
     if (r->touched < j->touched) j->touched = r->touched;
     if (alive) return;
+    if (r->blocks) JINJA_SCRUB(r->next, (size_t)((j->blocks == r->blocks ? j->next : r->end) - r->next));
     jinja_drop_blocks(j, r->blocks);
-    if (r->blocks) JINJA_SCRUB(r->next, (size_t)(r->end - r->next));
     j->next = r->next;
     j->end  = r->end;
+    if (j->room_serial > r->serial) j->room = j->room_end = NULL;
 }
 
 /* ---- Values ---- */
@@ -484,16 +485,39 @@ static bool jinja_import(jinja *j, const char *p, size_t n, jvalue *out) {
     return jtext_close(&t, out);
 }
 
-/* A chain of concatenations copies every part once: what ends where the memory ends grows in place. */
+#define JINJA_LONG 1024
+
+static void jinja_keep(jinja *j, const jvalue *v) {
+    if (jv_is_string(v) && v->n >= JINJA_LONG) j->kept = v->u.s + v->n;
+}
+
+/* Where `size` bytes behind `end`, the end of a string, can be appended to it: NULL when others lie there. */
+static char *jinja_room(jinja *j, const char *end, size_t size) {
+    if (jinja_extend(j, end, size)) return j->next - size;
+    if (end != j->room || (size_t)(j->room_end - j->room) < size) return NULL;
+    j->room += size;
+    return j->room - size;
+}
+
+/* A chain of concatenations copies every part once: what ends where the memory ends grows in place, and so does what a
+ * template builds up in a namespace. */
 static bool jinja_concat(jinja *j, const jvalue *a, const jvalue *b, jvalue *out) {
     uint32_t flags = (uint32_t)(a->flags | b->flags) & J_MARKED;
-    if (a->n && jinja_extend(j, a->u.s + a->n, b->n)) {
-        if (b->n) memcpy(j->next - b->n, b->u.s, b->n);
-        *out = jv_string(a->u.s, (size_t)a->n + b->n, flags);
+    size_t   n     = (size_t)a->n + b->n, spare;
+    char    *p     = a->n ? jinja_room(j, a->u.s + a->n, b->n) : NULL;
+    if (p) {
+        if (b->n) memcpy(p, b->u.s, b->n);
+        *out = jv_string(a->u.s, n, flags);
         return jinja_step(j, b->n >> 6);
     }
-    char *p = jinja_take(j, (size_t)a->n + b->n, 1);
+    spare = a->n >= JINJA_LONG && a->u.s + a->n == j->kept ? n / 2 : 0;
+    p     = jinja_take(j, n + spare, 1);
     if (!p) return false;
+    if (spare) {
+        j->room        = p + n;
+        j->room_end    = p + n + spare;
+        j->room_serial = jinja_serial(j);
+    }
     if (a->n) memcpy(p, a->u.s, a->n);
     if (b->n) memcpy(p + a->n, b->u.s, b->n);
     *out = jv_string(p, (size_t)a->n + b->n, flags);
@@ -741,7 +765,7 @@ static uint32_t jnative_parameter(const char *list, const jvalue *name) {
 }
 
 static bool jnative_call(jinja *j, const jnative *native, const jvalue *self, const jargs *a, jvalue *out) {
-    if (!jinja_step(j, 4)) return false;
+    if (!jinja_step(j, 2)) return false;
     if (!native->fn) return jinja_fail(j, "%s is not supported", native->name);
     if (!native->parameters) return native->fn(j, self, a, out);
     jvalue   bound[JINJA_MAX_PARAMETERS];

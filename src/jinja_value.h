@@ -13,7 +13,7 @@
 
 /* Bounds: a hostile template ends in an error within these. */
 #define JINJA_MAX_BYTES ((size_t)8 << 20)  /* of memory in all */
-#define JINJA_MAX_STEPS 2000000            /* a step is about 20 ns of work */
+#define JINJA_MAX_STEPS 2500000            /* a step is about 10 ns of work */
 #define JINJA_MAX_NEST  64                 /* of expressions and statements in the text, of values in each other */
 #define JINJA_MAX_DEPTH 400                /* of the interpreter in itself: a level is below 400 bytes of stack */
 
@@ -33,6 +33,9 @@ typedef struct jinja {
     char        *next, *end; /* free bytes in the newest */
     uint64_t     serial;     /* counts regions and what can change */
     uint64_t     touched;    /* the oldest serial number of what was changed since the innermost region began */
+    const char  *kept;       /* where the long string ends that a namespace was given last */
+    char        *room, *room_end;   /* free bytes behind a string that is being built up piece by piece */
+    uint64_t     room_serial;
     int64_t      now;        /* Unix time */
 } jinja;
 
@@ -192,6 +195,8 @@ static bool jinja_copy(jinja *j, const char *p, size_t n, const char **out);
 /* Any bytes as a string: what is no UTF-8 becomes U+FFFD. Copies only where it must. */
 static bool jinja_import(jinja *j, const char *p, size_t n, jvalue *out);
 static bool jinja_concat(jinja *j, const jvalue *a, const jvalue *b, jvalue *out);
+/* A namespace keeps this: if it is a long string, more is likely to be appended to it. */
+static void jinja_keep(jinja *j, const jvalue *v);
 static bool jstring_equal(const jvalue *a, const jvalue *b);
 static int  jstring_compare(const jvalue *a, const jvalue *b);
 

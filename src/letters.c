@@ -76,6 +76,7 @@ static size_t letter_put(char out[4], uint32_t c) {
 }
 
 static size_t letter_valid(const char *p, size_t n) {
+    if (n == 0) return 0;
     const char *end = p + n, *q = p;
     while (q < end) {
         unsigned char b    = (unsigned char)*q;
@@ -340,12 +341,17 @@ static uint32_t letter_convert(letter_case to, uint32_t c, uint32_t out[3]) {
     return 1;
 }
 
+/* Ligatures that begin with a capital and go on small are neither upper nor lower case. */
+static bool letter_is_mixed(uint32_t c) { return letter_is_title(c) && !(c >= 0x10D0 && c <= 0x10FF); }
+
 static bool letter_is_lower(uint32_t c) {
     uint32_t out[3];
+    if (letter_is_mixed(c)) return false;
     return letter_convert(LETTER_UPPER, c, out) > 1 || out[0] != c;
 }
 
 static bool letter_is_upper(uint32_t c) {
     uint32_t out[3];
+    if (letter_is_mixed(c)) return false;
     return letter_convert(LETTER_LOWER, c, out) > 1 || out[0] != c;
 }

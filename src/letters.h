@@ -30,7 +30,7 @@ typedef enum letter_case { LETTER_LOWER, LETTER_UPPER, LETTER_TITLE } letter_cas
 
 /* The character in another case: 1 to 3 code points into `out`, and their number. */
 static uint32_t letter_convert(letter_case to, uint32_t c, uint32_t out[3]);
-static bool     letter_is_lower(uint32_t c);   /* has a different upper case */
+static bool     letter_is_lower(uint32_t c);   /* has an upper case and is not half of one */
 static bool     letter_is_upper(uint32_t c);   /* has a different lower case */
 
 #endif

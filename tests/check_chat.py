@@ -657,6 +657,10 @@ SNIPPETS = r"""
 {{ l is defined and l|length > 2 and l[0] == 3 }}{{ not l is defined }}{{ (l is string) or (d is mapping) }}{{ l is not string and not d is string }}
 {{ 'a' if i == 7 and s is string else 'b' }} {{ 'x' if not missing else 'y' }} {{ i if i is defined else 0 }} {{ [x for x in l] if false }}
 {{ d.b.c|map('string')|join('|') }} {{ d.b.c|tojson|length }} {{ (d.b.c|first) + 1 }} {{ l|sort|first }} {{ ls|map('lower')|unique|sort|join(',') }} {{ ld|map(attribute='n')|map('upper')|join }} {{ ld|selectattr('v', 'defined')|sort(attribute='v')|map(attribute='v')|list|tojson }}
+{% set ns = namespace(s='x' * 2000) %}{% for i in range(50) %}{% set ns.s = ns.s ~ i ~ '-' %}{% set t = ns.s ~ 'junk' %}{{ (ns.s ~ 'y')|length }}{{ t[-9:] }}{% endfor %}{{ ns.s|length }}{{ ns.s[-20:] }}
+{% set ns = namespace(s='x' * 2000, t='y' * 3000) %}{% macro add(x) %}{% set ns.s = ns.s ~ x %}{{ ns.s[-5:] }}{% endmacro %}{% for i in range(30) %}{% set old = ns.s %}{{ add(i) }}{% set ns.t = ns.t + ns.s[-3:] %}{% set a = old ~ 'A' %}{% set b = old ~ 'B' %}{{ a[-3:] }}{{ b[-3:] }}{{ add('z') }}{% endfor %}{{ ns.s|length }}{{ ns.t[-50:] }}
+{% for k in range(3) %}{% set ns = namespace(s='q' * 1500) %}{% for i in range(20) %}{% set ns.s = ns.s ~ 'ab' %}{% set ns.s = ns.s ~ ns.s[:1] %}{% endfor %}{{ ns.s[1490:] }}{% endfor %}
+{% set ns = namespace(s='') %}{% for w in s.split() %}{% set ns.s = ns.s + w * 700 %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s|length }}{{ ns.s[-10:] }}{{ ns.s[5000:5010] }}
 {{ urlencode }}{{ 'a b/ü?'|urlencode }}{{ 5|urlencode }}
 {{ range|string|length > 0 }}
 {{ 'ab' in ['ab', 'c'] and 'd' not in ['e'] }}{{ 'a' == 'a' and not 'b' == 'a' }}{{ 1 if 'x' in 'xyz' else 2 }}{{ 'x' not in 'abc' }}{{ not 'x' in 'abc' }}
@@ -690,6 +694,18 @@ def check_snippets(env, peer, args):
         request = {"messages": [], "bos": "<s>", "eos": "</s>", "variables_json": json.dumps(VARIABLES)}
         if not compare(env, peer, repr(text[:100]), text, variables, request) and args.stop:
             return
+
+def check_letters(env, peer):
+    """All assigned characters: cases, classes, repr."""
+    import unicodedata
+    text = ("{{ s|upper }}|{{ s|lower }}|{{ s.swapcase() }}|{% for c in s %}{{ c.title() }}{{ (c ~ 'A').capitalize() }}"
+            "{{ c.isalpha()|int }}{{ c.isspace()|int }}{{ [c] }}{% endfor %}")
+    points = [chr(c) for c in range(1, 0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
+    points = [c for c in points if not 0x3400 <= ord(c) < 0xD800 and ord(c) < 0x17000 or ord(c) > 0x1B000 and ord(c) < 0x20000]
+    for i in range(0, len(points), 1000):
+        s = "".join(points[i:i + 1000])
+        compare(env, peer, f"characters from U+{ord(points[i]):04X}", text, {"s": s}, {"variables_json": json.dumps({"s": s})})
+
 
 # ---- Random templates ----
 
@@ -824,7 +840,7 @@ def main():
     p.add_argument("--gguf", action="append", default=[])
     p.add_argument("--only", default="")
     p.add_argument("--stop", action="store_true")
-    p.add_argument("--random", type=int, default=3000, help="how many random templates")
+    p.add_argument("--random", type=int, default=1000, help="how many random templates")
     args = p.parse_args()
     warnings.simplefilter("ignore")
     try:
@@ -840,6 +856,7 @@ def main():
     check_templates(env, peer, args)
     if not args.only:
         check_snippets(env, peer, args)
+        check_letters(env, peer)
         check_random(env, peer, args)
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return failed != 0

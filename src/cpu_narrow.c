@@ -76,10 +76,15 @@ static size_t narrow_input_bytes(uint32_t form, size_t n_in) {
     return (n_in / group + (n_in % group != 0)) * form_input_bytes(form);
 }
 
+/* Loads from anywhere. */
+#define V128(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define V256(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define V512(p) _mm512_loadu_si512((const void *)(p))
+
 static int32_t sum_16(const int8_t *q) {
 #ifdef NOVA_X86
     /* Sums of absolute differences from zero, after a shift to 0..255. */
-    __m128i moved = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)q), _mm_set1_epi8(-128));
+    __m128i moved = _mm_xor_si128(V128(q), _mm_set1_epi8(-128));
     __m128i sums  = _mm_sad_epu8(moved, _mm_setzero_si128());
     return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 #else
@@ -91,11 +96,22 @@ static int32_t sum_16(const int8_t *q) {
 
 /* Each of the four registers of codes has one dword of every 16 weights with a scale (FORM_16), or two of every 32, one
  * in each half (FORM_32): so one register of sums takes all codes of a group, and is scaled once. */
-static void arrange_avx512(uint32_t form, const int8_t *q, int8_t *out) {
-    for (int v = 0; v < 4; v++)
-        for (int i = 0; i < 16; i++, out += 4)
-            memcpy(out, q + 4 * (form == FORM_16 ? 4 * i + v : 8 * (i % 8) + 2 * v + i / 8), 4);
+#ifdef NOVA_X86
+NOVA_TARGET_AVX512 static void arrange_avx512(uint32_t form, const int8_t *q, int8_t *out) {
+    /* From the first 128 bytes or the last, by the mask. */
+    const __m512i by_16 = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i by_32 = _mm512_setr_epi32(0, 8, 16, 24, 0, 8, 16, 24, 1, 9, 17, 25, 1, 9, 17, 25);
+    const __m512i a = V512(q), b = V512(q + 64), c = V512(q + 128), d = V512(q + 192);
+    for (int v = 0; v < 4; v++) {
+        __m512i index = form == FORM_16 ? _mm512_add_epi32(by_16, _mm512_set1_epi32(v))
+                                        : _mm512_add_epi32(by_32, _mm512_set1_epi32(2 * v));
+        __m512i first = _mm512_permutex2var_epi32(a, index, b), last = _mm512_permutex2var_epi32(c, index, d);
+        _mm512_storeu_si512(out + 64 * v, _mm512_mask_mov_epi32(first, form == FORM_16 ? 0xff00 : 0xf0f0, last));
+    }
 }
+#else
+static void arrange_avx512(uint32_t form, const int8_t *q, int8_t *out) { (void)form, (void)q, (void)out; }
+#endif
 
 static void prepare_32(cpu_level level, const float *x, input_32 *out) {
     int8_t  natural[256];
@@ -213,11 +229,6 @@ static void narrow_plain(const narrow_job *job, uint32_t type, uint32_t n_col) {
 
 #define NARROW_PADDED     272   /* the largest group of a type whose rows may be shorter than one: Q8_0's */
 
-/* Loads from anywhere. */
-#define V128(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
-#define V256(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
-#define V512(p) _mm512_loadu_si512((const void *)(p))
-
 /* DO(c) for every column of 1, 2, 4 or 8, a constant: arrays indexed like this become registers in every compiler. */
 #define COLUMNS(n, DO)                                      \
     do {                                                    \
@@ -308,7 +319,7 @@ INLINE_AVX512 __m512i windows_gather(const windows_avx512 *w, __m512i index) {
     return _mm512_mask_permutexvar_epi8(v, BOTH_HALVES(0xff000000), index, w->c);
 }
 
-/* Eight bytes of each block, from byte `at` on: dword h of them in half h. */
+/* Eight bytes of each block, from the one that `first` names: dword h of them in half h. */
 INLINE_AVX512 __m512i codes_index(__m512i first) {
     return _mm512_add_epi8(first, _mm512_add_epi8(per_half(0, 0x04040404), _mm512_set1_epi32(0x03020100)));
 }
@@ -495,13 +506,13 @@ INLINE_AVX512 __m512 column_avx512(uint32_t type, const group_avx512 *g, const u
 /* 16 weights of a float type. */
 INLINE_AVX512 __m512 floats_avx512(uint32_t type, const uint8_t *p) {
     if (type == TYPE_F32) return _mm512_loadu_ps((const void *)p);
-    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    if (type == TYPE_F16) return _mm512_cvtph_ps(half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    if (type == TYPE_F16) return _mm512_cvtph_ps(V256(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(V256(p)), 16));
 }
 
-INLINE_AVX512 void group_avx512_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                     size_t at, __m512 *acc) {
+/* Adds a group of a row to the sums of n columns. */
+INLINE_AVX512 void group_avx512_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                                    __m512 *acc) {
     if (type_form(type) == FORM_FLOAT) {
         __m512 w0 = floats_avx512(type, p), w1 = floats_avx512(type, p + type_group_bytes(type) / 2);
 #define DO(c)                                                                                     \
@@ -537,7 +548,7 @@ INLINE_AVX512 __m128 sum_4_avx512(const __m512 *v, size_t stride) {
 
 /* Adds a tile of one row to the sums of n columns, which lie in memory between tiles. */
 INLINE_AVX512 void tile_avx512(uint32_t type, uint32_t n, const uint8_t *row, narrow_tile tile,
-                                          const uint8_t *const *in, __m512 *sums) {
+                               const uint8_t *const *in, __m512 *sums) {
     __m512 acc[NARROW_MAX];
 #define DO(c) acc[c] = sums[c]
     COLUMNS(n, DO);
@@ -638,8 +649,8 @@ INLINE_AVX2 __m256i codes_32_avx2(uint32_t type, const uint8_t *p) {
 #define IN_32(c) ((const input_32 *)(const void *)(in[c] + at))
 
 /* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 */
-INLINE_AVX2 void group_32_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                size_t at, __m256 *acc) {
+INLINE_AVX2 void group_32_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                               __m256 *acc) {
     float  s[NARROW_MAX][8];
     __m256 scale, min;
     scales_32_avx2(type, p, &scale, &min);
@@ -671,8 +682,8 @@ INLINE_AVX2 void factors_k_avx2(const uint8_t *p, __m256 *scale, __m256 *min) {
 }
 
 /* Q4_K, Q5_K */
-INLINE_AVX2 void group_k_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                               size_t at, __m256 *acc) {
+INLINE_AVX2 void group_k_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                              __m256 *acc) {
     const __m256i nibble = _mm256_set1_epi8(15), bit = _mm256_set1_epi8(16);
     float  s[NARROW_MAX][8];
     __m256 scale, min;
@@ -748,8 +759,8 @@ INLINE_AVX2 __m256 floats_avx2(uint32_t type, const uint8_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(V128(p)), 16));
 }
 
-INLINE_AVX2 void group_float_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                   size_t at, __m256 *acc) {
+INLINE_AVX2 void group_float_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                                  __m256 *acc) {
     NARROW_UNROLL_SOME
     for (uint32_t i = 0; i < 4; i++) {
         __m256 w = floats_avx2(type, p + i * type_group_bytes(type) / 4);
@@ -759,8 +770,8 @@ INLINE_AVX2 void group_float_avx2(uint32_t type, uint32_t n, const uint8_t *p, c
     }
 }
 
-INLINE_AVX2 void group_avx2_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                 size_t at, __m256 *acc) {
+INLINE_AVX2 void group_avx2_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                                __m256 *acc) {
     switch (type) {
         case TYPE_F32: case TYPE_F16: case TYPE_BF16: group_float_avx2(type, n, p, in, at, acc); break;
         case TYPE_Q4_K: case TYPE_Q5_K:               group_k_avx2(type, n, p, in, at, acc); break;
@@ -777,7 +788,7 @@ INLINE_AVX2 __m128 sum_4_avx2(const __m256 *v, size_t stride) {
 
 /* Adds a tile of one row to the sums of n columns, which lie in memory between tiles. */
 INLINE_AVX2 void tile_avx2(uint32_t type, uint32_t n, const uint8_t *row, narrow_tile tile,
-                                          const uint8_t *const *in, __m256 *sums) {
+                           const uint8_t *const *in, __m256 *sums) {
     __m256 acc[NARROW_MAX];
 #define DO(c) acc[c] = sums[c]
     COLUMNS(n, DO);
@@ -856,9 +867,6 @@ static narrow_kernel narrow_kernel_of(cpu_level level, uint32_t type, uint32_t n
     return NULL;
 }
 
-#undef V128
-#undef V256
-#undef V512
 #undef IN_16
 #undef IN_32
 #undef BOTH_HALVES
@@ -866,6 +874,10 @@ static narrow_kernel narrow_kernel_of(cpu_level level, uint32_t type, uint32_t n
 #undef INLINE_AVX2
 #undef INLINE_AVX512
 #endif
+
+#undef V128
+#undef V256
+#undef V512
 
 static void narrow_matmul(cpu_level level, const weight *w, const void *const *inputs, uint32_t n_col,
                           uint32_t row_begin, uint32_t row_end, float *out, size_t ld_out) {

@@ -6,7 +6,7 @@
 #include NOVA_C
 #include "test.h"
 
-static const char *const level_names[CPU_LEVELS] = { "plain", "avx2", "avx512" };
+static const char *const level_texts[CPU_LEVELS] = { "plain", "avx2", "avx512" };
 
 #define MOST_PAGES   4
 #define MOST_QUERIES 70
@@ -188,7 +188,7 @@ static void run(cpu_level level, const problem *p, uint32_t begin, uint32_t end,
                     scratch.p);
     }
     for (uint32_t i = 0; i < n; i++) attend_end(&states[i], out + (size_t)(begin + i) * dim, dim);
-    CHECK(area_whole(&scratch) && area_whole(&acc), "%s: wrote outside of scratch or acc", level_names[level]);
+    CHECK(area_whole(&scratch) && area_whole(&acc), "%s: wrote outside of scratch or acc", level_texts[level]);
     free(scratch.block);
     free(acc.block);
 }
@@ -204,7 +204,7 @@ static void check_grouping(cpu_level level, const problem *p, const float *toget
         at += some;
     }
     CHECK(n == 0 || memcmp(apart, together, n * sizeof *apart) == 0, "%s: %u queries of %u/%u are others apart than together",
-          level_names[level], p->n_q, p->shape.head_dim_k, p->shape.head_dim_v);
+          level_texts[level], p->n_q, p->shape.head_dim_k, p->shape.head_dim_v);
     free(apart);
 }
 
@@ -221,7 +221,7 @@ static void check_unseen(cpu_level level, problem *p, const float *before) {
         }
     run(level, p, 0, p->n_q, out);
     CHECK(memcmp(out + (size_t)i * dim, before + (size_t)i * dim, dim * sizeof *out) == 0,
-          "%s: query %u of %u depends on what it does not see (%u/%u)", level_names[level], i, p->n_q, p->shape.head_dim_k, dim);
+          "%s: query %u of %u depends on what it does not see (%u/%u)", level_texts[level], i, p->n_q, p->shape.head_dim_k, dim);
     free(out);
 }
 
@@ -238,11 +238,11 @@ static void check_problem(cpu_level level, problem *p) {
             double off = is_finite(out[(size_t)i * dim + d]) ? fabs((double)out[(size_t)i * dim + d] - exact[d]) : 1e9;
             if (off > worst) worst = off;
         }
-        CHECK(worst <= allowed, "%s: %u/%u types %u %u, query %u of %u, %u pages, cap %g: off by %g, not %g", level_names[level],
+        CHECK(worst <= allowed, "%s: %u/%u types %u %u, query %u of %u, %u pages, cap %g: off by %g, not %g", level_texts[level],
               p->shape.head_dim_k, dim, p->shape.type_k, p->shape.type_v, i, p->n_q, p->n_pages, (double)p->shape.soft_cap, worst,
               allowed);
     }
-    CHECK(area_whole(&p->k) && area_whole(&p->v), "%s: wrote outside of a page", level_names[level]);
+    CHECK(area_whole(&p->k) && area_whole(&p->v), "%s: wrote outside of a page", level_texts[level]);
     check_grouping(level, p, out);
     check_unseen(level, p, out);
     free(out);
@@ -325,7 +325,7 @@ static void test_extremes(cpu_level level) {
     const float huge[] = { 1e5f, -1e5f, 99999.0f }, largest[] = { -FLT_MAX, FLT_MAX, 0 }, lowest[] = { -inf, -inf, -inf };
     const float some[] = { -inf, 2, -inf }, above[] = { 1, inf, 2 }, none[] = { 1, nan, 2 }, low[] = { -3e38f, -3e38f, -inf };
     const float equal[] = { 1e-40f, 0, -0.0f };
-    const char *name = level_names[level];
+    const char *name = level_texts[level];
     float       e    = expf(-1.0f);
     float got = attend_scores(level, huge, 3, 0, false, 0);
     CHECK(fabsf(got - (1 + 3 * e) / (1 + e)) < 1e-5f, "%s: scores of 1e5: %g", name, (double)got);
@@ -364,13 +364,13 @@ static void test_pages_after(cpu_level level) {
             for (uint32_t d = 1; d < s.head_dim_k; d++)
                 for (uint32_t t = 0; t < KV_PAGE; t++) k[d * KV_PAGE + t] = 0;
         run(level, &p, 0, 1, out);
-        if (kind == 0) CHECK(is_nan(out[0]), "%s: a NaN vanished", level_names[level]);
+        if (kind == 0) CHECK(is_nan(out[0]), "%s: a NaN vanished", level_texts[level]);
         else {
             float with[MOST_DIM];
             p.last[1][0] = 0;
             memcpy(with, out, sizeof with);
             run(level, &p, 0, 1, out);
-            CHECK(memcmp(with, out, s.head_dim_v * sizeof *out) == 0, "%s: a page of -infinity weighs something", level_names[level]);
+            CHECK(memcmp(with, out, s.head_dim_v * sizeof *out) == 0, "%s: a page of -infinity weighs something", level_texts[level]);
         }
         problem_close(&p);
     }
@@ -397,7 +397,7 @@ static void test_store(cpu_level level) {
         for (size_t i = 0; i < k.n; i++) touched += k.p[i] != GUARD_BYTE && i / type_row_bytes(s.type_k, 1) % KV_PAGE != t;
         for (size_t i = 0; i < v.n; i++) touched += v.p[i] != GUARD_BYTE && i / type_row_bytes(s.type_v, 1) / s.head_dim_v != t;
         CHECK(wrong == 0 && touched == 0 && area_whole(&k) && area_whole(&v), "%s: store of %u/%u: %u wrong, %u others touched",
-              level_names[level], s.head_dim_k, s.head_dim_v, wrong, touched);
+              level_texts[level], s.head_dim_k, s.head_dim_v, wrong, touched);
         CHECK(k.n % 64 == 0 && v.n % 64 == 0, "page sizes %zu %zu", k.n, v.n);
         free(k.block);
         free(v.block);
@@ -411,7 +411,7 @@ int main(void) {
     for (int l = 0; l < CPU_LEVELS; l++) {
         cpu_level level = (cpu_level)l;
         if (level > best) {
-            SKIP("this processor has no %s", level_names[level]);
+            SKIP("this processor has no %s", level_texts[level]);
             continue;
         }
         test_store(level);

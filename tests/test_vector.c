@@ -6,7 +6,7 @@
 #include NOVA_C
 #include "test.h"
 
-static const char *const level_names[CPU_LEVELS] = { "plain", "avx2", "avx512" };
+static const char *const level_texts[CPU_LEVELS] = { "plain", "avx2", "avx512" };
 static cpu_level best;
 
 #define N_MOST 300
@@ -135,8 +135,8 @@ static void test_function(const function *f, cpu_level level) {
         }
         n = 0;
     }
-    CHECK(worst <= f->most, "%s %s: %.3f ulp at %.9g", level_names[level], f->name, worst, (double)worst_x);
-    if (getenv("NOVA_VERBOSE")) printf("%s %s: %.3f ulp at %.9g\n", level_names[level], f->name, worst, (double)worst_x);
+    CHECK(worst <= f->most, "%s %s: %.3f ulp at %.9g", level_texts[level], f->name, worst, (double)worst_x);
+    if (getenv("NOVA_VERBOSE")) printf("%s %s: %.3f ulp at %.9g\n", level_texts[level], f->name, worst, (double)worst_x);
 }
 
 static void test_specials(cpu_level level) {
@@ -145,22 +145,22 @@ static void test_specials(cpu_level level) {
     x[0] = nan_of(), x[1] = infinity(), x[2] = -infinity(), x[3] = -0.0f, x[4] = from_bits(0xffc00001u);
     x[5] = FLT_MAX, x[6] = -FLT_MAX, x[7] = FLT_MIN / 4, x[8] = 1e-30f;
     exp_all(level, y, x, 16);
-    CHECK(is_nan(y[0]) && is_nan(y[4]), "%s: exp(NaN)", level_names[level]);
-    CHECK(bits_of(y[1]) == 0x7f800000u && bits_of(y[5]) == 0x7f800000u, "%s: exp of large ones", level_names[level]);
-    CHECK(bits_of(y[2]) == 0 && bits_of(y[6]) == 0 && y[3] == 1 && y[8] == 1, "%s: exp of small ones", level_names[level]);
+    CHECK(is_nan(y[0]) && is_nan(y[4]), "%s: exp(NaN)", level_texts[level]);
+    CHECK(bits_of(y[1]) == 0x7f800000u && bits_of(y[5]) == 0x7f800000u, "%s: exp of large ones", level_texts[level]);
+    CHECK(bits_of(y[2]) == 0 && bits_of(y[6]) == 0 && y[3] == 1 && y[8] == 1, "%s: exp of small ones", level_texts[level]);
     tanh_all(level, y, x, 16);
-    CHECK(is_nan(y[0]) && is_nan(y[4]), "%s: tanh(NaN)", level_names[level]);
-    CHECK(y[1] == 1 && y[2] == -1 && y[5] == 1 && y[6] == -1, "%s: tanh of large ones", level_names[level]);
-    CHECK(bits_of(y[3]) == 0x80000000u && y[7] == x[7] && y[8] == x[8], "%s: tanh of small ones", level_names[level]);
+    CHECK(is_nan(y[0]) && is_nan(y[4]), "%s: tanh(NaN)", level_texts[level]);
+    CHECK(y[1] == 1 && y[2] == -1 && y[5] == 1 && y[6] == -1, "%s: tanh of large ones", level_texts[level]);
+    CHECK(bits_of(y[3]) == 0x80000000u && y[7] == x[7] && y[8] == x[8], "%s: tanh of small ones", level_texts[level]);
     static const activation acts[] = { ACT_NONE, ACT_SILU, ACT_GELU, ACT_GELU_ERF, ACT_RELU, ACT_RELU_SQR };
     for (size_t k = 0; k < COUNT_OF(acts); k++) {
         vector_act(level, acts[k], y, x, 9);
-        CHECK(is_nan(y[0]) && is_nan(y[4]), "%s: activation %d of a NaN", level_names[level], (int)acts[k]);
-        CHECK(bits_of(y[1]) == 0x7f800000u, "%s: activation %d of infinity: %g", level_names[level], (int)acts[k], (double)y[1]);
+        CHECK(is_nan(y[0]) && is_nan(y[4]), "%s: activation %d of a NaN", level_texts[level], (int)acts[k]);
+        CHECK(bits_of(y[1]) == 0x7f800000u, "%s: activation %d of infinity: %g", level_texts[level], (int)acts[k], (double)y[1]);
         if (acts[k] == ACT_NONE) continue;
-        CHECK(y[2] == 0 && y[3] == 0 && y[6] == 0, "%s: activation %d: %g %g %g", level_names[level], (int)acts[k], (double)y[2],
+        CHECK(y[2] == 0 && y[3] == 0 && y[6] == 0, "%s: activation %d: %g %g %g", level_texts[level], (int)acts[k], (double)y[2],
               (double)y[3], (double)y[6]);
-        if (acts[k] != ACT_RELU_SQR) CHECK(y[5] == FLT_MAX, "%s: activation %d of FLT_MAX: %g", level_names[level], (int)acts[k], (double)y[5]);
+        if (acts[k] != ACT_RELU_SQR) CHECK(y[5] == FLT_MAX, "%s: activation %d of FLT_MAX: %g", level_texts[level], (int)acts[k], (double)y[5]);
     }
 }
 
@@ -179,17 +179,17 @@ static void test_glu(cpu_level level) {
         box_open(&z, n, test_below(GUARD));
         vector_glu(level, act, y.x, a.x, b.x, n);
         vector_act(level, act, z.x, a.x, n);
-        CHECK(box_whole(&y) && box_whole(&z), "%s: activation %d wrote outside of %zu", level_names[level], (int)act, n);
+        CHECK(box_whole(&y) && box_whole(&z), "%s: activation %d wrote outside of %zu", level_texts[level], (int)act, n);
         bool product = true, close = true;
         for (size_t i = 0; i < n; i++) {
             float plain = act_plain(act, a.x[i]);
             product = product && y.x[i] == z.x[i] * b.x[i];
             close   = close && fabsf(z.x[i] - plain) <= 2e-6f * fabsf(plain) + 1e-9f;
         }
-        CHECK(product, "%s: glu %d is not act * up", level_names[level], (int)act);
-        CHECK(close, "%s: activation %d differs from plain", level_names[level], (int)act);
+        CHECK(product, "%s: glu %d is not act * up", level_texts[level], (int)act);
+        CHECK(close, "%s: activation %d differs from plain", level_texts[level], (int)act);
         vector_glu(level, act, a.x, a.x, b.x, n);
-        CHECK(same_bits(a.x, y.x, n), "%s: glu %d in place, or at another alignment", level_names[level], (int)act);
+        CHECK(same_bits(a.x, y.x, n), "%s: glu %d in place, or at another alignment", level_texts[level], (int)act);
     }
 }
 
@@ -206,7 +206,7 @@ static void test_norms(cpu_level level) {
         box_open(&y, n, test_below(GUARD));
         for (size_t i = 0; i < n; i++) x.x[i] += offset;
         vector_norm(level, kind, y.x, x.x, with_w ? w.x : NULL, with_b ? b.x : NULL, n, eps);
-        CHECK(box_whole(&y), "%s: norm wrote outside of %zu", level_names[level], n);
+        CHECK(box_whole(&y), "%s: norm wrote outside of %zu", level_texts[level], n);
         long double mean = 0, squares = 0;
         for (size_t i = 0; i < n; i++) mean += (long double)x.x[i];
         mean = kind == NORM_LAYER ? mean / (long double)n : 0;
@@ -218,9 +218,9 @@ static void test_norms(cpu_level level) {
             long double off = fabsl((long double)y.x[i] - e) / (fabsl(v) + fabsl(e) + 1e-12L);
             if (off > worst) worst = off;
         }
-        CHECK(worst < 2.5e-7L, "%s: norm %d of %zu: off by %Lg", level_names[level], (int)kind, n, worst);
+        CHECK(worst < 2.5e-7L, "%s: norm %d of %zu: off by %Lg", level_texts[level], (int)kind, n, worst);
         vector_norm(level, kind, x.x, x.x, with_w ? w.x : NULL, with_b ? b.x : NULL, n, eps);
-        CHECK(same_bits(x.x, y.x, n), "%s: norm in place, or at another alignment", level_names[level]);
+        CHECK(same_bits(x.x, y.x, n), "%s: norm in place, or at another alignment", level_texts[level]);
     }
 }
 
@@ -237,7 +237,7 @@ static void test_long_norm(cpu_level level) {
     float first = x[0];
     vector_norm(level, NORM_RMS, x, x, NULL, NULL, n, 0);
     long double exact = (long double)first / sqrtl(squares / (long double)n);
-    CHECK(ulps(x[0], exact) <= 1, "%s: long norm: %.9g, not %.9Lg", level_names[level], (double)x[0], exact);
+    CHECK(ulps(x[0], exact) <= 1, "%s: long norm: %.9g, not %.9Lg", level_texts[level], (double)x[0], exact);
     free(x);
 }
 
@@ -255,14 +255,14 @@ static void test_sums(cpu_level level) {
             size += fabsl((long double)a.x[i] * (long double)b.x[i]);
         }
         float got = vector_dot(level, a.x, b.x, n);
-        CHECK(fabsl((long double)got - dot) <= 5e-7L * size, "%s: dot of %zu: %g, not %Lg", level_names[level], n, (double)got, dot);
+        CHECK(fabsl((long double)got - dot) <= 5e-7L * size, "%s: dot of %zu: %g, not %Lg", level_texts[level], n, (double)got, dot);
         vector_add(level, a.x, b.x, n);
         bool sum = true, scaled = true;
         for (size_t i = 0; i < n; i++) sum = sum && a.x[i] == c.x[i] + b.x[i];
-        CHECK(sum && box_whole(&a), "%s: add of %zu", level_names[level], n);
+        CHECK(sum && box_whole(&a), "%s: add of %zu", level_texts[level], n);
         vector_scale(level, c.x, s, n);
         for (size_t i = 0; i < n; i++) scaled = scaled && fabsf(c.x[i] - (a.x[i] - b.x[i]) * s) <= 1e-6f;
-        CHECK(scaled && box_whole(&c), "%s: scale of %zu", level_names[level], n);
+        CHECK(scaled && box_whole(&c), "%s: scale of %zu", level_texts[level], n);
     }
 }
 
@@ -278,7 +278,7 @@ static void test_softmax(cpu_level level) {
         long double max = -INFINITY, sum = 0, worst = 0;
         for (size_t i = 0; i < n; i++) max = (long double)x.x[i] > max ? (long double)x.x[i] : max;
         if (bits_of((float)max) == 0xff800000u) {
-            CHECK(y.x[0] == 0, "%s: softmax of -infinity alone", level_names[level]);
+            CHECK(y.x[0] == 0, "%s: softmax of -infinity alone", level_texts[level]);
             continue;
         }
         for (size_t i = 0; i < n; i++) sum += expl((long double)x.x[i] - max);
@@ -289,13 +289,13 @@ static void test_softmax(cpu_level level) {
                                                              : fabsl((long double)y.x[i] - e) / (e * (1 + rounding * 3e6L) + 1e-37L);
             if (off > worst) worst = off;
         }
-        CHECK(worst < 4e-7L && box_whole(&y), "%s: softmax of %zu: off by %Lg", level_names[level], n, worst);
+        CHECK(worst < 4e-7L && box_whole(&y), "%s: softmax of %zu: off by %Lg", level_texts[level], n, worst);
     }
     float bad[20];
     for (size_t i = 0; i < 20; i++) bad[i] = (float)i;
     bad[17] = nan_of();
     vector_softmax(level, bad, 20);
-    CHECK(is_nan(bad[0]) && is_nan(bad[19]), "%s: a NaN must not vanish in a softmax", level_names[level]);
+    CHECK(is_nan(bad[0]) && is_nan(bad[19]), "%s: a NaN must not vanish in a softmax", level_texts[level]);
 }
 
 static void test_search(cpu_level level) {
@@ -316,12 +316,12 @@ static void test_search(cpu_level level) {
             expected = i;
         }
         bool found = vector_argmax(level, x.x, n, &at);
-        CHECK(found == some && at == expected, "%s: argmax of %zu: %d %zu, not %d %zu", level_names[level], n, found, at, some, expected);
-        CHECK(vector_finite(level, x.x, n) == finite, "%s: finite of %zu", level_names[level], n);
+        CHECK(found == some && at == expected, "%s: argmax of %zu: %d %zu, not %d %zu", level_texts[level], n, found, at, some, expected);
+        CHECK(vector_finite(level, x.x, n) == finite, "%s: finite of %zu", level_texts[level], n);
     }
     float x1[1] = { nan_of() };
     size_t at = 7;
-    CHECK(!vector_argmax(level, x1, 1, &at) && !vector_argmax(level, x1, 0, &at) && at == 7, "%s: argmax of nothing", level_names[level]);
+    CHECK(!vector_argmax(level, x1, 1, &at) && !vector_argmax(level, x1, 0, &at) && at == 7, "%s: argmax of nothing", level_texts[level]);
 }
 
 static bool same_half(uint16_t a, uint16_t b) {
@@ -339,7 +339,7 @@ static void test_halves(cpu_level level) {
         float e = half_to_float(h[i]);
         wrong += is_nan(e) ? !is_nan(f[i]) : bits_of(e) != bits_of(f[i]);
     }
-    CHECK(wrong == 0, "%s: halves to floats: %u wrong", level_names[level], wrong);
+    CHECK(wrong == 0, "%s: halves to floats: %u wrong", level_texts[level], wrong);
     for (int round = 0; round < 20; round++) {
         uint32_t shift = test_below(4), n = 65521 + test_below(8);
         for (uint32_t i = 0; i < n; i++) {
@@ -353,7 +353,7 @@ static void test_halves(cpu_level level) {
         vector_half_from_float(level, back + shift, f + shift, n);
         wrong = 0;
         for (uint32_t i = 0; i < n; i++) wrong += !same_half(back[i + shift], float_to_half(f[i + shift]));
-        CHECK(wrong == 0 && back[n + shift] == 0x1234, "%s: floats to halves: %u wrong", level_names[level], wrong);
+        CHECK(wrong == 0 && back[n + shift] == 0x1234, "%s: floats to halves: %u wrong", level_texts[level], wrong);
     }
 }
 
@@ -377,7 +377,7 @@ static void test_rope(cpu_level level) {
             double   c = (double)turn[2 * i], s = (double)turn[2 * i + 1], u = (double)x.x[a], v = (double)x.x[b];
             right = right && fabs((double)y.x[a] - (u * c - v * s)) <= 2e-7 && fabs((double)y.x[b] - (u * s + v * c)) <= 2e-7;
         }
-        CHECK(right, "%s: rope of %u in %u, neox %d", level_names[level], n_rot, n, neox);
+        CHECK(right, "%s: rope of %u in %u, neox %d", level_texts[level], n_rot, n, neox);
     }
 }
 
@@ -388,7 +388,7 @@ int main(void) {
     for (int l = 0; l < CPU_LEVELS; l++) {
         cpu_level level = (cpu_level)l;
         if (level > best) {
-            SKIP("this processor has no %s", level_names[level]);
+            SKIP("this processor has no %s", level_texts[level]);
             continue;
         }
         for (size_t i = 0; i < COUNT_OF(functions); i++) test_function(&functions[i], level);

@@ -61,12 +61,14 @@ static bool chat_messages(jinja *j, const chat_input *in, jvalue *out) {
     return true;
 }
 
-/* Read twice where strings are marked: those of the object itself are taken unmarked. */
+/* Read twice where strings are marked, to take those of the object itself unmarked. */
 static bool chat_extra_variables(jinja *j, const chat_input *in, jdict *d) {
     const char *what = "variables_json", *json = in->chat->variables_json;
     jvalue      plain, marked;
     if (!json) return true;
-    if (!chat_read(j, what, json, J_DICT, NULL, &plain) || !chat_read(j, what, json, J_DICT, in->marks, &marked)) return false;
+    if (!chat_read(j, what, json, J_DICT, NULL, &plain)) return false;
+    marked = plain;
+    if (in->marks && !chat_read(j, what, json, J_DICT, in->marks, &marked)) return false;
     for (uint32_t i = 0; i < plain.u.dict->n; i++) {
         const jpair *pair = &plain.u.dict->pairs[i];
         bool         own  = jv_is_string(&pair->value) || i >= marked.u.dict->n;

@@ -123,7 +123,8 @@ TOOLS = [
     tool("get_weather", "The weather at a place", {
         "location": {"type": "string", "description": "City, e.g. \"Paris\""},
         "unit": {"type": "string", "enum": ["celsius", "fahrenheit"], "description": "Unit", "default": "celsius"},
-        "days": {"type": "integer", "description": "How many", "minimum": 1, "maximum": 14, "default": 3}}, ["location"]),
+        "days": {"type": "integer", "description": "How many", "minimum": 1, "maximum": 14, "default": 3}},
+        ["location"]),
     tool("search", "Sucht überall\nin <allen> & \"jeden\" 'Texten' \u2028 \U0001F50D", {
         "query": {"type": ["string", "null"], "description": "what"},
         "filters": {"type": "array", "items": {"type": "object", "properties": {"k": {"type": "string"},
@@ -164,7 +165,8 @@ CONVERSATIONS = {
     "system turns": [m(S, "Be brief."), m(U, "1"), m(A, "2"), m(U, "3")],
     "assistant last": [m(U, "Go"), m(A, "I am going")],
     "system assistant last": [m(S, "S"), m(U, "Go"), m(A, "Gone")],
-    "unicode": [m(S, "Ω≈ç√ 你好"), m(U, "Привет, ЁЖИК! \U0001F600\u200d\U0001F680 é\u0301 ı İ ß"), m(A, "こんにちは"), m(U, "؟")],
+    "unicode": [m(S, "Ω≈ç√ 你好"), m(U, "Привет, ЁЖИК! \U0001F600\u200d\U0001F680 é\u0301 ı İ ß"), m(A, "こんにちは"), m(U,
+        "؟")],
     "quotes": [m(U, "\"double\" 'single' \\back\\ {{ braces }} {% tag %} {# c #} </s> <|im_end|> [INST]")],
     "newlines": [m(S, "\n\nS\n"), m(U, "  a\n\n b\t\r\n c  \n"), m(A, "\n\nanswer\n"), m(U, "\n")],
     "blanks": [m(U, "   "), m(A, "\t\n "), m(U, "\u00a0x\u2003")],
@@ -187,7 +189,8 @@ CONVERSATIONS = {
     "reasoning last": [m(U, "q"), m(A, "answer", reasoning_content="because\n", thinking="T", reasoning="R")],
     "thought field": [m(U, "q"), m(A, "x", thought="deep", thinking="deeper"), m(U, "y")],
     "calls": [m(U, "weather?"), m(A, None, [call("get_weather", WEATHER, "call00001")]),
-              m(T, "{\"t\": 21.5}", tool_call_id="call00001", name="get_weather"), m(A, "21.5 degrees"), m(U, "thanks")],
+              m(T, "{\"t\": 21.5}", tool_call_id="call00001", name="get_weather"), m(A, "21.5 degrees"), m(U,
+                  "thanks")],
     "calls text": [m(U, "weather?"), m(A, "Let me see.", [call("get_weather", json.dumps(WEATHER), "call00001")]),
                    m(T, "sunny", tool_call_id="call00001", name="get_weather")],
     "two calls": [m(S, "s"), m(U, "both?"),
@@ -207,14 +210,18 @@ CONVERSATIONS = {
     "odd call": [m(U, "go"), m(A, None, [call("f", {}, "1", kind="other")]), m(T, "r")],
     "empty calls": [m(U, "go"), m(A, "x", []), m(U, "y")],
     "tool alone": [m(T, "result"), m(U, "?")],
-    "tool json": [m(U, "go"), m(A, None, [call("f", {}, "id1")]), m(T, None, content={"temperature": 3, "ok": True}, name="f"),
+    "tool json": [m(U, "go"), m(A, None, [call("f", {}, "id1")]), m(T, None, content={"temperature": 3, "ok": True},
+                                                                    name="f"),
                   m(U, "so?")],
     "parts": [m(U, None, content=[{"type": "text", "text": "part one"}, {"type": "text", "text": " part two"}]),
               m(A, "ok"), m(U, "next")],
-    "parts all": [m(S, None, content=[{"type": "text", "text": "sys"}]), m(U, None, content=[{"type": "text", "text": "u"}]),
+    "parts all": [m(S, None, content=[{"type": "text", "text": "sys"}]), m(U, None, content=[{"type": "text",
+        "text": "u"}]),
                   m(A, None, content=[{"type": "text", "text": "a"}]), m(U, None, content=[])],
-    "image": [m(U, None, content=[{"type": "image"}, {"type": "text", "text": "what is it?"}]), m(A, "a cat"), m(U, "sure?")],
-    "assistant parts": [m(U, "q"), m(A, None, content=[{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "a"}]),
+    "image": [m(U, None, content=[{"type": "image"}, {"type": "text", "text": "what is it?"}]), m(A, "a cat"), m(U,
+        "sure?")],
+    "assistant parts": [m(U, "q"), m(A, None, content=[{"type": "thinking", "thinking": "hm"}, {"type": "text",
+        "text": "a"}]),
                         m(U, "r")],
     "no content": [m(U), m(A), m(U, "x")],
     "names": [m(U, "hi", name="Ann"), m(A, "ho", name="Bot"), m(U, "bye", name="Bob")],
@@ -233,7 +240,8 @@ VARIANTS = {
     "bare tools": {"tools": BARE_TOOLS, "variables": {"reasoning_effort": "high", "documents": [
         {"title": "Doc ü", "text": "Text\n1", "doc_id": 1}, {"title": "D2", "text": "T2", "doc_id": "x"}]}},
     "no tools": {"tools": [], "variables": {"reasoning_effort": "low", "date_string": "26 Jul 2024",
-                                            "tools_in_user_message": False, "builtin_tools": ["wolfram_alpha", "code_interpreter"],
+                                            "tools_in_user_message": False, "builtin_tools": ["wolfram_alpha",
+                                                "code_interpreter"],
                                             "xml_tools": ["a"], "clear_thinking": False, "preserve_thinking": True}},
 }
 
@@ -305,7 +313,7 @@ def compile_once(env, template):
 
 
 def compare(env, peer, name, template, variables, request, free=False):
-    """`free`: the template may show what cannot be the same: addresses, integers beyond 64 bits, failures of Jinja's own."""
+    """`free`: the template may show what cannot be the same: addresses, large integers, failures of Jinja's own."""
     global passed, failed
     expected = raised = reason = None
     try:
@@ -325,10 +333,12 @@ def compare(env, peer, name, template, variables, request, free=False):
     if failed <= 40:
         print(f"FAILED: {name}")
         if expected is not None and "text" in got:
-            at = next((i for i, (a, b) in enumerate(zip(expected, got["text"])) if a != b), min(len(expected), len(got["text"])))
-            print(f"  at {at} expected {expected[max(0, at - 60):at + 60]!r}\n       got      {got['text'][max(0, at - 60):at + 60]!r}")
+            at = next((i for i, (a, b) in enumerate(zip(expected, got["text"])) if a != b), min(len(expected),
+                len(got["text"])))
+            start = max(0, at - 60)
+            print(f"  at {at} expected {expected[start:at + 60]!r}\n  at {at} got      {got['text'][start:at + 60]!r}")
         else:
-            print(f"  expected {expected if expected is None else expected[:200]!r} ({reason})\n  got      {str(got)[:300]}")
+            print(f"  expected {(expected or '')[:200]!r} ({reason})\n  got      {str(got)[:300]}")
     return False
 
 
@@ -337,7 +347,8 @@ def check_templates(env, peer, args):
         for cname, conversation in CONVERSATIONS.items():
             for vname, v in VARIANTS.items():
                 extra = v.get("variables", {})
-                variables = {"messages": [python_message(c) for c in conversation], "tools": v.get("tools"), "documents": None,
+                variables = {"messages": [python_message(c) for c in conversation], "tools": v.get("tools"),
+                             "documents": None,
                              "add_generation_prompt": not v.get("no_generation_prompt", False),
                              "bos_token": "<s>", "eos_token": "</s>", **extra}
                 request = {"messages": [request_message(c) for c in conversation], "bos": "<s>", "eos": "</s>",
@@ -355,10 +366,13 @@ def check_templates(env, peer, args):
 
 VARIABLES = {
     "i": 7, "n": -3, "z": 0, "f": 2.5, "g": -0.1, "t": True, "no": False, "nil": None, "s": "Hello World", "e": "",
-    "u": "Ünï çödé ß ǆ ΑΣ Σ", "w": "  x y\tz\n ", "q": "it's \"q\" \\ \n\t\u0007\u00a0\u200b\U0001F600", "l": [3, 1, 2], "ls": ["b", "A", "c", "a"],
+    "u": "Ünï çödé ß ǆ ΑΣ Σ", "w": "  x y\tz\n ", "q": "it's \"q\" \\ \n\t\u0007\u00a0\u200b\U0001F600", "l": [3, 1,
+        2], "ls": ["b", "A", "c", "a"],
     "lm": [1, "a", None, 2.5, [1], {"k": 1}, True], "el": [], "d": {"a": 1, "b": {"c": [1, 2, {"x": "y"}]}, "items": 5},
-    "ed": {}, "ld": [{"n": "x", "v": 3, "g": "B"}, {"n": "Y", "v": 1, "g": "a"}, {"n": "z", "v": 2, "g": "b"}, {"n": "w"}],
-    "h": "<a href='x'>&\"</a>", "big": 9007199254740993, "lines": "a\nb\r\n\nc\u2028d\x0be", "num": " 42 ", "fl": "3.99", "path": "a.b.c",
+    "ed": {}, "ld": [{"n": "x", "v": 3, "g": "B"}, {"n": "Y", "v": 1, "g": "a"}, {"n": "z", "v": 2, "g": "b"},
+                     {"n": "w"}],
+    "h": "<a href='x'>&\"</a>", "big": 9007199254740993, "lines": "a\nb\r\n\nc\u2028d\x0be", "num": " 42 ",
+    "fl": "3.99", "path": "a.b.c",
     "nested": [[1, [2, [3]]], {"a": {"b": ["c"]}}], "tr": [True, False, None, 0, "", "x"], "en": "{0} {} {x}",
 }
 
@@ -676,20 +690,26 @@ LAYOUTS = [
     "a\r\nb\rc\n{{ 'x\r\ny' }}\r\n",
     "a\n", "a\n\n", "\n", "", " ", "{{ 1 }}\n", "{% if true %}\n\n\nx{% endif %}\n\n",
     "{%- for x in l -%}\n  {{ x }}\n{%- endfor -%}\n",
-    "  {%- if true %} a\n  {%- endif %} b", "x  {%+ if true +%}\n  y{% endif %}", "\u00a0{%- if true -%}\u2003x{% endif %}",
+    "  {%- if true %} a\n  {%- endif %} b", "x  {%+ if true +%}\n  y{% endif %}",
+    "\u00a0{%- if true -%}\u2003x{% endif %}",
     "{% raw %}\n a {% endraw %}\n b", "  {% raw -%}\n a {%- endraw -%}\n b", "{%- raw %} {{ a }}\n  {% endraw +%}\n c",
-    "{% raw %}x{% endraw", "{%raw%}{%endraw%}", "{{'a\\\nb'}}", "{{ 'a\nb' }}", "{{\n1\n+\n2\n}}", "{%\nif\ntrue\n%}x{%\nendif\n%}",
-    "{{-1}}", "{{- -1 -}}", "{{ {} }}", "{{ {'a':{'b':1}} }}", "{{ {'a': {}}}}", "{%if true%}{{'}}'}}{%endif%}", "{{ '%}' }}{% if '%}' %}x{% endif %}",
-    "{ { a } }", "{", "{{", "{%", "{#", "}}", "%}", "#}", "{{}}", "{#}#}", "{#-#}", "{#--#}x", "a{# #}\nb", "{{ 1 }}{# #}\n\nb",
+    "{% raw %}x{% endraw", "{%raw%}{%endraw%}", "{{'a\\\nb'}}", "{{ 'a\nb' }}", "{{\n1\n+\n2\n}}",
+    "{%\nif\ntrue\n%}x{%\nendif\n%}",
+    "{{-1}}", "{{- -1 -}}", "{{ {} }}", "{{ {'a':{'b':1}} }}", "{{ {'a': {}}}}", "{%if true%}{{'}}'}}{%endif%}",
+    "{{ '%}' }}{% if '%}' %}x{% endif %}",
+    "{ { a } }", "{", "{{", "{%", "{#", "}}", "%}", "#}", "{{}}", "{#}#}", "{#-#}", "{#--#}x", "a{# #}\nb",
+    "{{ 1 }}{# #}\n\nb",
     "{% set x = 'a' -%}\n\n  b", "{% set x = 'a' +%}\n  b", "\ufeffx", "x{{ 1 -}}\n\n y", "x \n\n{{- 1 }}",
     "\t {% if true %}\t\n x {% endif %}\n y", "a {% if true %}\nb{% endif %}\nc",
-    "line\u2028 {% if true %}x{% endif %}", "line\x0b {% if true %}x{% endif %}", "line\x0c{%- if true -%}\x1cx{% endif %}",
+    "line\u2028 {% if true %}x{% endif %}", "line\x0b {% if true %}x{% endif %}",
+    "line\x0c{%- if true -%}\x1cx{% endif %}",
 ]
 
 
 def check_snippets(env, peer, args):
     for text in SNIPPETS.strip("\n").split("\n") + LAYOUTS:
-        variables = {"messages": [], "tools": None, "documents": None, "add_generation_prompt": True, "bos_token": "<s>",
+        variables = {"messages": [], "tools": None, "documents": None, "add_generation_prompt": True,
+                     "bos_token": "<s>",
                      "eos_token": "</s>", **VARIABLES}
         request = {"messages": [], "bos": "<s>", "eos": "</s>", "variables_json": json.dumps(VARIABLES)}
         if not compare(env, peer, repr(text[:100]), text, variables, request) and args.stop:
@@ -700,11 +720,12 @@ def check_letters(env, peer):
     import unicodedata
     text = ("{{ s|upper }}|{{ s|lower }}|{{ s.swapcase() }}|{% for c in s %}{{ c.title() }}{{ (c ~ 'A').capitalize() }}"
             "{{ c.isalpha()|int }}{{ c.isspace()|int }}{{ [c] }}{% endfor %}")
-    points = [chr(c) for c in range(1, 0x110000) if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
-    points = [c for c in points if not 0x3400 <= ord(c) < 0xD800 and ord(c) < 0x17000 or ord(c) > 0x1B000 and ord(c) < 0x20000]
+    parts = [*range(1, 0x3400), *range(0xF900, 0x17000), *range(0x1B000, 0x20000)]  # without long runs of the same
+    points = [chr(c) for c in parts if unicodedata.category(chr(c)) not in ("Cn", "Cs", "Co")]
     for i in range(0, len(points), 1000):
         s = "".join(points[i:i + 1000])
-        compare(env, peer, f"characters from U+{ord(points[i]):04X}", text, {"s": s}, {"variables_json": json.dumps({"s": s})})
+        compare(env, peer, f"characters from U+{ord(points[i]):04X}", text, {"s": s},
+                {"variables_json": json.dumps({"s": s})})
 
 
 # ---- Random templates ----
@@ -712,23 +733,28 @@ def check_letters(env, peer):
 class Writer:
     """Writes random templates of which a good part means something."""
 
-    FILTERS = ("upper lower title capitalize trim length first last list string int float abs round sort reverse unique "
-               "join tojson items dictsort e safe indent sum min max default d count batch(2) slice(2) "
-               "join(', ') sort(reverse=true) default('x') default('y',true) round(1) int(5) replace('a','b') replace('l','') "
-               "map('upper') map('string') map(attribute='n') map(attribute='v',default=0) select select('odd') reject "
-               "select('string') selectattr('v') rejectattr('v') selectattr('v','gt',1) groupby('n') truncate(5) center(9) "
-               "tojson(indent=2) tojson(ensure_ascii=true) dictsort(reverse=true) trim('x') attr('upper') "
-               "round(0,'floor') format(1) forceescape min(attribute='v') sum(attribute='v') batch(3,'-')").split()
-    TESTS = ("defined undefined none string number integer float boolean true false mapping sequence iterable odd even "
-             "callable lower upper escaped in(l) eq(1) ne('a') lt(3) gt(2) divisibleby(2) sameas(none) in('abc')").split()
-    METHODS = ("upper() lower() strip() lstrip() rstrip() split() split('l') split(',',1) rsplit('o',1) splitlines() title() "
-               "capitalize() replace('a','b') replace('l','L',1) startswith('H') endswith('d') find('o') rfind('l') count('l') "
-               "index('l') join(ls) items() keys() values() get('a') get('zz',1) get(1) format(1,2) isdigit() isalpha() isupper() "
-               "partition('l') rpartition('o') zfill(5) center(8) ljust(7) swapcase() strip('H') removeprefix('H') "
-               "removesuffix('d') append(1) pop() count(1) index(1) isspace() isalnum() expandtabs() copy() update({})").split()
+    FILTERS = ("upper lower title capitalize trim length first last list string int float abs round sort reverse "
+               "unique join tojson items dictsort e safe indent sum min max default d count batch(2) slice(2) "
+               "join(', ') sort(reverse=true) default('x') default('y',true) round(1) int(5) replace('a','b') "
+               "replace('l','') map('upper') map('string') map(attribute='n') map(attribute='v',default=0) select "
+               "select('odd') reject select('string') selectattr('v') rejectattr('v') selectattr('v','gt',1) "
+               "groupby('n') truncate(5) center(9) tojson(indent=2) tojson(ensure_ascii=true) dictsort(reverse=true) "
+               "trim('x') attr('upper') round(0,'floor') format(1) forceescape min(attribute='v') sum(attribute='v') "
+               "batch(3,'-')").split()
+    TESTS = ("defined undefined none string number integer float boolean true false mapping sequence iterable odd "
+             "even callable lower upper escaped in(l) eq(1) ne('a') lt(3) gt(2) divisibleby(2) sameas(none) "
+             "in('abc')").split()
+    METHODS = ("upper() lower() strip() lstrip() rstrip() split() split('l') split(',',1) rsplit('o',1) splitlines() "
+               "title() capitalize() replace('a','b') replace('l','L',1) startswith('H') endswith('d') find('o') "
+               "rfind('l') count('l') index('l') join(ls) items() keys() values() get('a') get('zz',1) get(1) "
+               "format(1,2) isdigit() isalpha() isupper() partition('l') rpartition('o') zfill(5) center(8) ljust(7) "
+               "swapcase() strip('H') removeprefix('H') removesuffix('d') append(1) pop() count(1) index(1) "
+               "isspace() isalnum() expandtabs() copy() update({})").split()
     NAMES = "i n z f g t no nil s e u w q l ls lm el d ed ld h lines num fl path nested tr missing x y en".split()
-    LITERALS = ["1", "0", "2", "-1", "3.5", "0.1", "10", "'a'", "'Hello'", "''", "'l'", "\"x'y\"", "'a,b'", "[]", "{}", "[1, 2, 3]",
-                "['a', 'b']", "{'a': 1, 'b': 2}", "true", "false", "none", "(1, 2)", "range(3)", "'%s'", "'{}'", "'ß'", "' '"]
+    LITERALS = ["1", "0", "2", "-1", "3.5", "0.1", "10", "'a'", "'Hello'", "''", "'l'", "\"x'y\"", "'a,b'", "[]",
+                "{}", "[1, 2, 3]",
+                "['a', 'b']", "{'a': 1, 'b': 2}", "true", "false", "none", "(1, 2)", "range(3)", "'%s'", "'{}'",
+                "'ß'", "' '"]
 
     def __init__(self, seed):
         self.r = random.Random(seed)
@@ -767,7 +793,8 @@ class Writer:
         if k == 19:
             return "[" + ", ".join(e() for _ in range(r.randrange(4))) + "]"
         if k == 20:
-            return "{" + ", ".join(f"{r.choice(['1', repr('a'), repr('n'), e()])}: {e()}" for _ in range(r.randrange(3))) + "}"
+            pairs = [f"{r.choice(['1', repr('a'), repr('n'), e()])}: {e()}" for _ in range(r.randrange(3))]
+            return "{" + ", ".join(pairs) + "}"
         if k == 21:
             return f"-{e()}"
         if k == 22:
@@ -798,9 +825,11 @@ class Writer:
                 test = f" if {self.expression(2)}" if r.random() < 0.25 else ""
                 out += [self.tag(f"for {target} in {e}{test}"), self.statements(depth - 1)]
                 if r.random() < 0.3:
-                    out.append("{{ loop.%s }}" % r.choice("index index0 first last length revindex previtem nextitem".split()))
+                    member = r.choice("index index0 first last length revindex previtem nextitem".split())
+                    out.append("{{ loop.%s }}" % member)
                 if r.random() < 0.1:
-                    out.append(self.tag("if " + self.expression(1)) + self.tag(r.choice(["break", "continue"])) + self.tag("endif"))
+                    out.append(self.tag("if " + self.expression(1)) + self.tag(r.choice(["break",
+                        "continue"])) + self.tag("endif"))
                 if r.random() < 0.2:
                     out += [self.tag("else"), self.statements(depth - 1)]
                 out.append(self.tag("endfor"))
@@ -810,10 +839,12 @@ class Writer:
                 out += [self.tag("set " + r.choice("xyl")), self.statements(depth - 1), self.tag("endset")]
             elif k == 11:
                 n = r.choice("mk")
-                out += [self.tag(f"macro {n}({r.choice(['', 'x', 'x, y=2', 'i=x'])})"), self.statements(depth - 1), self.tag("endmacro"),
+                out += [self.tag(f"macro {n}({r.choice(['', 'x', 'x, y=2', 'i=x'])})"), self.statements(depth - 1),
+                        self.tag("endmacro"),
                         "{{ %s(%s) }}" % (n, r.choice(["", "1", "s", "1, 2", "x=l"]))]
             elif k == 12:
-                out += [self.tag("set ns = namespace(a=1)"), self.tag(f"set ns.{r.choice('ab')} = {e}"), "{{ ns.a }}{{ ns.b }}"]
+                out += [self.tag("set ns = namespace(a=1)"), self.tag(f"set ns.{r.choice('ab')} = {e}"),
+                        "{{ ns.a }}{{ ns.b }}"]
             else:
                 out += [self.tag(f"with x = {e}"), self.statements(depth - 1), self.tag("endwith")]
         return "".join(out)

@@ -82,7 +82,8 @@ static nova_result render(char *const parts[6], const tokenizer *marks, text_buf
     *bound = strstr(error.message, "steps") || strstr(error.message, "MiB") || strstr(error.message, "too deep");
     need(error.code == result, "the error says what is returned");
     need(result == NOVA_OK || (error.message[0] && !strchr(error.message, '\n')), "an error is one line");
-    need(result == NOVA_OK || result == NOVA_ERROR_TEMPLATE || result == NOVA_ERROR_ARGUMENT, "a result of the contract");
+    need(result == NOVA_OK || result == NOVA_ERROR_TEMPLATE || result == NOVA_ERROR_ARGUMENT,
+         "a result of the contract");
     need(result == NOVA_OK || out->n == 0, "a failure leaves no text");
     need(bytes_peak <= CHAT_MAX_BYTES, "the bound on memory");
     return result;
@@ -108,7 +109,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         p += strlen(p);
         if (p < copy + size) p++;
     }
-    nova_result result = render(parts, NULL, &plain, &h, &bound), other = render(parts, fuzz_tokenizer(), &marked, &h2, &bound2);
+    nova_result result = render(parts, NULL, &plain, &h, &bound),
+                other  = render(parts, fuzz_tokenizer(), &marked, &h2, &bound2);
     if (!bound && !bound2) {
         need(result == other, "marks change no result");
         marked.n = without_marks(marked.p, marked.n);

@@ -1,5 +1,5 @@
-/* Chat templates: the language, the conversation's variables, marks, bounds, faults. What Python's jinja2 says about the
- * same templates and many more is compared in check_chat.py. */
+/* Chat templates: the language, the conversation's variables, marks, bounds, faults. What Python's jinja2 says about
+ * the same templates and many more is compared in check_chat.py. */
 static void *chat_scrub(void *p, unsigned long n);
 #define JINJA_SCRUB(p, n) chat_scrub(p, n)
 
@@ -8,6 +8,7 @@ static void *chat_scrub(void *p, unsigned long n);
 #endif
 #include NOVA_C
 #include "test.h"
+#include "toy_vocab.h"
 
 #include <locale.h>
 #include <time.h>
@@ -104,40 +105,51 @@ static void test_layout(void) {
 }
 
 static void test_expressions(void) {
-    check_text("{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % -3 }} {{ 2 ** 3 }} {{ 1 / 2 }} {{ 1 ~ 'a' ~ none }}", NULL, "6 -2 8 0.5 1aNone");
+    check_text("{{ 1 + 2 * 3 - 4 // 3 }} {{ 7 % -3 }} {{ 2 ** 3 }} {{ 1 / 2 }} {{ 1 ~ 'a' ~ none }}", NULL,
+               "6 -2 8 0.5 1aNone");
     check_text("{{ 1 < 2 < 3 }} {{ 1 < 3 < 2 }} {{ not 1 == 2 }} {{ 'a' not in 'bc' }} {{ 1 in [1.0] }}", NULL,
                "True False True True True");
     check_text("{{ 0 or '' or 'x' }} {{ 1 and [] }} {{ 'a' if x else 'b' }}{{ 'a' if x }}", NULL, "x [] b");
     check_text("{{ 'a' 'b' \"\\x41\\u00e9\\n\\q\" }}", NULL, "abA\xC3\xA9\n\\q");
-    check_text("{{ [1, 'a', none, true, 1.5, (1,), {'k': \"it's\"}] }}", NULL, "[1, 'a', None, True, 1.5, (1,), {'k': \"it's\"}]");
-    check_text("{{ 0x1F }} {{ 1_000 }} {{ 1e3 }} {{ 0.1 + 0.2 }} {{ 1e16 }} {{ 5e-324 }} {{ 1e22 }} {{ -0.0 }} {{ 1e-5 }}", NULL,
-               "31 1000 1000.0 0.30000000000000004 1e+16 5e-324 1e+22 -0.0 1e-05");
+    check_text("{{ [1, 'a', none, true, 1.5, (1,), {'k': \"it's\"}] }}", NULL,
+               "[1, 'a', None, True, 1.5, (1,), {'k': \"it's\"}]");
+    check_text(
+        "{{ 0x1F }} {{ 1_000 }} {{ 1e3 }} {{ 0.1 + 0.2 }} {{ 1e16 }} {{ 5e-324 }} {{ 1e22 }} {{ -0.0 }} {{ 1e-5 }}",
+        NULL, "31 1000 1000.0 0.30000000000000004 1e+16 5e-324 1e+22 -0.0 1e-05");
     check_text("{{ l[0] }} {{ l[-1] }} {{ l[1:] }} {{ l[::-1] }} {{ l[9] }}{{ s[1:3] }} {{ s[::-1] }}",
                "{\"l\": [3, 1, 2], \"s\": \"\xC3\xA4" "bc\"}", "3 2 [1, 2] [2, 1, 3] bc cb\xC3\xA4");
-    check_text("{{ d.a }} {{ d['items'] }} {{ d.items()|list }} {{ d.get('x', 5) }} {{ d.zz is defined }} {{ d['zz'] }}",
-               "{\"d\": {\"a\": 1, \"items\": 2}}", "1 2 [('a', 1), ('items', 2)] 5 False ");
-    check_text("{{ x }}{{ x ~ 'a' }}{{ x is defined }}{% for y in x %}{% endfor %}{{ x|default('d') }}", NULL, "aFalsed");
+    check_text(
+        "{{ d.a }} {{ d['items'] }} {{ d.items()|list }} {{ d.get('x', 5) }} {{ d.zz is defined }} {{ d['zz'] }}",
+        "{\"d\": {\"a\": 1, \"items\": 2}}", "1 2 [('a', 1), ('items', 2)] 5 False ");
+    check_text("{{ x }}{{ x ~ 'a' }}{{ x is defined }}{% for y in x %}{% endfor %}{{ x|default('d') }}", NULL,
+               "aFalsed");
     check_text("{{ '%s-%05.1f' % ('a', 2.25) }} {{ '{:>4}|{x!r}'.format('b', x='c') }}", NULL, "a-002.2    b|'c'");
 }
 
 static void test_statements(void) {
-    check_text("{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}{{ loop.last }}{{ x }};{% else %}no{% endfor %}", NULL,
-               "1False1;2True3;");
-    check_text("{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{% for x in [] %}{% else %}none{% endfor %}", NULL,
-               "a1none");
+    check_text("{% for x in [1, 2, 3] if x != 2 %}{{ loop.index }}{{ loop.last }}{{ x }};{% else %}no{% endfor %}",
+               NULL, "1False1;2True3;");
+    check_text(
+        "{% for k, v in {'a': 1}.items() %}{{ k }}{{ v }}{% endfor %}{% for x in [] %}{% else %}none{% endfor %}", NULL,
+        "a1none");
     check_text("{% for x in [1, 2, 3] %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% endfor %}"
                "{% for x in [1, 2] %}{{ x }}{% break %}{% endfor %}", NULL, "131");
     check_text("{% for x in [[1, [2]], 3] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", NULL, "123");
-    check_text("{% for x in [1, 2] %}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }}{{ loop.changed(1) }} {% endfor %}",
+    check_text("{% for x in [1, 2] %}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }}{{ "
+               "loop.changed(1) }} {% endfor %}",
                NULL, "2aTrue 1bFalse ");
-    check_text("{% set x = 1 %}{% for y in [1] %}{% set x = 2 %}{% endfor %}{{ x }}{% if true %}{% set x = 3 %}{% endif %}{{ x }}",
+    check_text("{% set x = 1 %}{% for y in [1] %}{% set x = 2 %}{% endfor %}{{ x }}{% if true %}{% set x = 3 %}{% "
+               "endif %}{{ x }}",
                NULL, "13");
-    check_text("{% set ns = namespace(n=0) %}{% for y in [1, 2] %}{% set ns.n = ns.n + y %}{% endfor %}{{ ns.n }}", NULL, "3");
-    check_text("{% set a, (b, c) = 1, [2, 3] %}{{ a }}{{ b }}{{ c }}{% set x | upper %}t{{ a }}{% endset %}{{ x }}", NULL, "123T1");
+    check_text("{% set ns = namespace(n=0) %}{% for y in [1, 2] %}{% set ns.n = ns.n + y %}{% endfor %}{{ ns.n }}",
+               NULL, "3");
+    check_text("{% set a, (b, c) = 1, [2, 3] %}{{ a }}{{ b }}{{ c }}{% set x | upper %}t{{ a }}{% endset %}{{ x }}",
+               NULL, "123T1");
     check_text("{% macro m(a, b=2, c=a) %}{{ a }}{{ b }}{{ c }}{{ varargs }}{{ caller() if caller }}{% endmacro %}"
                "{{ m(1) }} {{ m(1, c=5) }} {% call m(1, 2, 3, 4) %}!{% endcall %}", NULL, "121() 125() 123(4,)!");
     check_text("{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}", NULL, "3210");
-    check_text("{% with a = 1 %}{{ a }}{% endwith %}{{ a }}{% filter upper %}b{% endfilter %}{% generation %}c{% endgeneration %}",
+    check_text("{% with a = 1 %}{{ a }}{% endwith %}{{ a }}{% filter upper %}b{% endfilter %}{% generation %}c{% "
+               "endgeneration %}",
                NULL, "1Bc");
     /* What is assigned only further down is undefined above, though the template was given it. */
     check_text("{% for y in [1] %}{{ x }}{% endfor %}-{% set x = 5 %}{{ x }}", "{\"x\": 1}", "-5");
@@ -145,22 +157,26 @@ static void test_statements(void) {
 }
 
 static void test_library(void) {
-    check_text("{{ ' A b '|trim|lower|replace('a', 'x')|title }} {{ 'a,b'.split(',')|join('+') }} {{ [3, 1]|sort|first }}", NULL,
-               "X B a+b 1");
+    check_text(
+        "{{ ' A b '|trim|lower|replace('a', 'x')|title }} {{ 'a,b'.split(',')|join('+') }} {{ [3, 1]|sort|first }}",
+        NULL, "X B a+b 1");
     check_text("{{ d|tojson }} {{ d|tojson(indent=1) }} {{ d|tojson(ensure_ascii=true, separators=(',', ':')) }}",
                "{\"d\": {\"a\": [1, 2.0, null, \"\xC3\xA4\\\"<\"], \"e\": {}}}",
-               "{\"a\": [1, 2.0, null, \"\xC3\xA4\\\"<\"], \"e\": {}} {\n \"a\": [\n  1,\n  2.0,\n  null,\n  \"\xC3\xA4\\\"<\"\n ],\n"
+               "{\"a\": [1, 2.0, null, \"\xC3\xA4\\\"<\"], \"e\": {}} {\n \"a\": [\n  1,\n  2.0,\n  null,\n  "
+               "\"\xC3\xA4\\\"<\"\n ],\n"
                " \"e\": {}\n} {\"a\":[1,2.0,null,\"\\u00e4\\\"<\"],\"e\":{}}");
-    check_text("{{ l|map(attribute='n')|list }} {{ l|selectattr('n', 'gt', 1)|list|length }} {{ [1, 2]|select('odd')|list }} "
-               "{{ l|groupby('n')|length }} {{ {'b': 1, 'A': 2}|dictsort }}",
-               "{\"l\": [{\"n\": 1}, {\"n\": 2}]}", "[1, 2] 1 [1] 2 [('A', 2), ('b', 1)]");
-    check_text("{{ '42'|int + 1 }} {{ 'x'|int(7) }} {{ '1.5'|float }} {{ 2.5|round }} {{ -3|abs }} {{ [1, 2]|sum }} {{ 7 is odd }}", NULL,
-               "43 7 1.5 2.0 3 3 True");
+    check_text(
+        "{{ l|map(attribute='n')|list }} {{ l|selectattr('n', 'gt', 1)|list|length }} {{ [1, 2]|select('odd')|list }} "
+        "{{ l|groupby('n')|length }} {{ {'b': 1, 'A': 2}|dictsort }}",
+        "{\"l\": [{\"n\": 1}, {\"n\": 2}]}", "[1, 2] 1 [1] 2 [('A', 2), ('b', 1)]");
+    check_text("{{ '42'|int + 1 }} {{ 'x'|int(7) }} {{ '1.5'|float }} {{ 2.5|round }} {{ -3|abs }} {{ [1, 2]|sum }} {{ "
+               "7 is odd }}",
+               NULL, "43 7 1.5 2.0 3 3 True");
     check_text("{{ '<'|e }}{{ ('<'|safe) + '<' }}", NULL, "&lt;<&lt;");
-    check_text("{{ '\xC3\x9F\xCE\xA3 \xC7\x86'|upper }} {{ '\xCE\x91\xCE\xA3'|lower }} {{ '\xEF\xAC\x81x'.title() }}", NULL,
-               "SS\xCE\xA3 \xC7\x84 \xCE\xB1\xCF\x82 Fix");
-    check_text("{{ range(3)|list }}{% set c = cycler(1, 2) %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ dict(a=1) }}", NULL,
-               "[0, 1, 2]121{'a': 1}");
+    check_text("{{ '\xC3\x9F\xCE\xA3 \xC7\x86'|upper }} {{ '\xCE\x91\xCE\xA3'|lower }} {{ '\xEF\xAC\x81x'.title() }}",
+               NULL, "SS\xCE\xA3 \xC7\x84 \xCE\xB1\xCF\x82 Fix");
+    check_text("{{ range(3)|list }}{% set c = cycler(1, 2) %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ dict(a=1) }}",
+               NULL, "[0, 1, 2]121{'a': 1}");
     check_text("{{ x * 1 if false else x }} {{ [x]|tojson }} {{ x is integer }}", "{\"x\": 18446744073709551615}",
                "18446744073709551615 [18446744073709551615] True");
 }
@@ -234,7 +250,9 @@ static void test_floats(void) {
 
 /* ---- The conversation ---- */
 
-#define DUMP "{% for m in messages %}{{ m|tojson }};{% endfor %}{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ bos_token }} {{ eos_token is defined }}"
+#define DUMP                                                                                                        \
+    "{% for m in messages %}{{ m|tojson }};{% endfor %}{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ " \
+    "bos_token }} {{ eos_token is defined }}"
 
 static void test_variables(void) {
     nova_chat    chat;
@@ -252,11 +270,13 @@ static void test_variables(void) {
     chat.messages        = m;
     chat.n_messages      = 4;
     rendered r = render_chat(DUMP, &chat, NULL);
-    CHECK(strcmp(r.text,
-                 "{\"role\": \"user\", \"content\": \"h\xC3\xA4 \xEF\xBF\xBD\xEF\xBF\xBD\\\"\"};"
-                 "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]};"
-                 "{\"role\": \"tool\", \"content\": [{\"type\": \"text\"}], \"name\": \"f\", \"x\": null};{\"role\": \"user\"};"
-                 "None None True <s> False") == 0, "%s", r.result ? r.error.message : r.text);
+    CHECK(strcmp(r.text, "{\"role\": \"user\", \"content\": \"h\xC3\xA4 \xEF\xBF\xBD\xEF\xBF\xBD\\\"\"};"
+                         "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": "
+                         "\"f\", \"arguments\": {}}}]};"
+                         "{\"role\": \"tool\", \"content\": [{\"type\": \"text\"}], \"name\": \"f\", \"x\": "
+                         "null};{\"role\": \"user\"};"
+                         "None None True <s> False") == 0,
+          "%s", r.result ? r.error.message : r.text);
     free(r.text);
     chat.n_messages           = 0;
     chat.tools_json           = "[1]";
@@ -269,13 +289,15 @@ static void test_variables(void) {
 
 static void check_argument(const char *part, const nova_chat *chat) {
     rendered r = render_chat("x", chat, NULL);
-    CHECK(r.result == NOVA_ERROR_ARGUMENT && strstr(r.error.message, part), "%d %s: expected %s", r.result, r.error.message, part);
+    CHECK(r.result == NOVA_ERROR_ARGUMENT && strstr(r.error.message, part), "%d %s: expected %s", r.result,
+          r.error.message, part);
     free(r.text);
 }
 
 static void test_bad_json(void) {
-    static const char *const bad[] = {"", "[", "[1,]", "[1 2]", "{}", "nul", "[\"a]", "[\"\\x\"]", "[\"\\u12\"]", "[01]", "[1.]", "[1e]",
-                                      "[-]", "[] x", "[{\"a\":}]", "[{a:1}]", "[{\"a\" 1}]", "[\"\n\"]", "[NaN]", "[+1]", "\xFF"};
+    static const char *const bad[] = {"",           "[",           "[1,]",        "[1 2]",    "{}",    "nul",  "[\"a]",
+                                      "[\"\\x\"]",  "[\"\\u12\"]", "[01]",        "[1.]",     "[1e]",  "[-]",  "[] x",
+                                      "[{\"a\":}]", "[{a:1}]",     "[{\"a\" 1}]", "[\"\n\"]", "[NaN]", "[+1]", "\xFF"};
     nova_chat    chat;
     nova_message m;
     memset(&chat, 0, sizeof chat);
@@ -319,7 +341,8 @@ static void check_marked(const char *text, const char *content, const char *expe
     jdict *d = jdict_open(&j);
     v        = jv_string(content, strlen(content), J_MARKED);
     bool ok  = d && jdict_set_c(&j, d, "c", v) && jinja_run(&j, str_c(text), d, &out) && text_append(&out, "", 1);
-    CHECK(ok && strcmp(out.p, expected) == 0, "%s\n  gives    %s\n  expected %s", text, ok ? out.p : error.message, expected);
+    CHECK(ok && strcmp(out.p, expected) == 0, "%s\n  gives    %s\n  expected %s", text, ok ? out.p : error.message,
+          expected);
     jinja_close(&j);
     text_free(&out);
 }
@@ -327,15 +350,65 @@ static void check_marked(const char *text, const char *content, const char *expe
 static void test_marks(void) {
     const char *c = "a<\xFF|x|>\xC3\xFF\xA4 b";   /* one behind '<', one within a character */
     check_marked("{{ c }}", c, c);
-    check_marked("{{ c|length }} {{ c == 'a<|x|>\xC3\xA4 b' }} {{ '<|x|>' in c }} {{ c.find('|>') }}", c, "9 True True 4");
+    check_marked("{{ c|length }} {{ c == 'a<|x|>\xC3\xA4 b' }} {{ '<|x|>' in c }} {{ c.find('|>') }}", c,
+                 "9 True True 4");
     check_marked("{{ c[1:3] }} {{ c[6] }} {{ c[::-1] }}", c, "<\xFF| \xC3\xFF\xA4 b \xC3\xFF\xA4>|x|<\xFF" "a");
     check_marked("{{ c.split('<|x|>') }}", c, "['a', '\xC3\xFF\xA4 b']");
     check_marked("{{ c.replace('<|', '') }} {{ c|upper }}", c, "ax|>\xC3\xFF\xA4 b A<\xFF|X|>\xC3\x84\xFF B");
     check_marked("{{ c|tojson }} {{ [c] }} {{ c ~ '<|y|>' }}", c,
                  "\"a<\xFF|x|>\xC3\xFF\xA4 b\" ['a<\xFF|x|>\xC3\xFF\xA4 b'] a<\xFF|x|>\xC3\xFF\xA4 b<|y|>");
-    check_marked("{{ {'a<|x|>\xC3\xA4 b': 1}[c] }} {{ c.startswith('a<|') }} {{ c.endswith('\xC3\xA4 b') }} {{ c < 'b' }}", c, "1 True True True");
-    check_marked("{% macro m(x) %}{{ x }}{% endmacro %}{{ m(c)|length }} {{ c|trim('ab')|length }} {{ '%s'|format(c)|length }} {{ '{}'.format(c)|length }}",
+    check_marked(
+        "{{ {'a<|x|>\xC3\xA4 b': 1}[c] }} {{ c.startswith('a<|') }} {{ c.endswith('\xC3\xA4 b') }} {{ c < 'b' }}", c,
+        "1 True True True");
+    check_marked("{% macro m(x) %}{{ x }}{% endmacro %}{{ m(c)|length }} {{ c|trim('ab')|length }} {{ "
+                 "'%s'|format(c)|length }} {{ '{}'.format(c)|length }}",
                  c, "9 7 9 9");
+}
+
+/* Everything that comes from the conversation is marked, what the host and the template say is not. */
+static void test_real_marks(void) {
+    static toy   vocabulary;
+    arena        a;
+    gguf         g;
+    tokenizer   *t = NULL;
+    nova_error   error;
+    nova_message m;
+    nova_chat    chat;
+    chat_input   in;
+    text_buffer  out;
+    host         h = host_init(NULL, NULL, NULL, NULL);
+    toy_bpe(&vocabulary, "gpt-2");
+    toy_file f = toy_write(&vocabulary);
+    arena_init(&a, &h);
+    bool open =
+        gguf_read(&g, &a, f.p, f.n, true, &error) == NOVA_OK && tokenizer_open(&t, &a, &h, &g, &error) == NOVA_OK;
+    CHECK(open, "%s", error.message);
+    memset(&m, 0, sizeof m);
+    memset(&chat, 0, sizeof chat);
+    memset(&in, 0, sizeof in);
+    m.role              = "<|bos|>";
+    m.content           = "<|im_end|>";
+    m.extra_json        = "{\"<|bos|>\": \"\\u003c|bos|>\"}";
+    m.tool_calls_json   = "[\"<|bos|>\"]";
+    chat.messages       = &m;
+    chat.n_messages     = 1;
+    chat.tools_json     = "[\"<|bos|>\"]";
+    chat.variables_json = "{\"bos_token\": \"<|bos|>\", \"documents\": [\"<|bos|>\"]}";
+    in.chat             = &chat;
+    in.marks            = t;
+    in.template_text    = str_c("{{ messages[0]|tojson }}{{ messages[0]['<|bos|>'] }}{{ tools[0] }}{{ documents[0] }} "
+                                "{{ bos_token }}<|im_end|>{{ 'y' if messages[0].role == bos_token }}");
+    text_init(&out, &h, 0);
+    nova_result result = open ? chat_render(&in, &h, &out, &error) : NOVA_ERROR_FORMAT;
+    text_append(&out, "", 1);
+    CHECK(result == NOVA_OK &&
+              strcmp(out.p, "{\"role\": \"<\xFF|bos|>\", \"content\": \"<\xFF|im_end|>\", \"tool_calls\": "
+                            "[\"<\xFF|bos|>\"], \"<\xFF|bos|>\": \"<\xFF|bos|>\"}<\xFF|bos|><\xFF|bos|><\xFF|bos|> "
+                            "<|bos|><|im_end|>y") == 0,
+          "%s %s", error.message, out.p);
+    text_free(&out);
+    arena_free(&a);
+    free(f.p);
 }
 
 /* ---- Bounds ---- */
@@ -365,15 +438,28 @@ static const char *const hostile[] = {
     "{% set ns = namespace(s='x') %}{% for a in range(100000) %}{% set ns.s = ns.s ~ 'x' %}{{ ns.s }}{% endfor %}",
     "{% set ns = namespace(l=[1]) %}{% for a in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
     "{% set ns = namespace(l=[]) %}{% for a in range(100000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l }}",
-    "{% set ns = namespace(l=[]) %}{% for a in range(100000) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l == ns.l }}",
+    "{% set ns = namespace(l=[]) %}{% for a in range(100000) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l == "
+    "ns.l }}",
     "{% set ns = namespace(l=[]) %}{% for a in range(40) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
     "{% set ns = namespace() %}{% set ns.n = ns %}{{ ns }}",
-    "{% set ns = namespace(g=[1]) %}{% for a in range(100000) %}{% set ns.g = ns.g|map('string') %}{% endfor %}{{ ns.g|list }}",
-    "{{ 'x' * 100000000 }}", "{{ 'x' * 9223372036854775807 }}", "{{ [1] * 100000000 }}", "{{ 'abc' * 3000000 * 3000000 }}",
-    "{{ 'x'.center(1000000000) }}", "{{ '%1000000000d' % 1 }}", "{{ '{:1000000000}'.format(1) }}", "{{ '%.1000000000f' % 1.5 }}",
-    "{{ 'x'|indent(1000000000, true) }}", "{{ '\\t'.expandtabs(1000000000) }}", "{{ [1]|batch(100000000, 1)|list }}",
-    "{{ [1]|slice(100000000)|list }}", "{{ ('a' * 4000000)|list }}", "{{ ('ab' * 4000000).replace('', 'xxxxxxxxxx') }}",
-    "{{ ('a' * 4000000).replace('a', 'bcd') }}", "{{ ('a' * 2000000) in ('a' * 3999999 + 'b') ~ ('a' * 10 + 'c') }}",
+    "{% set ns = namespace(g=[1]) %}{% for a in range(100000) %}{% set ns.g = ns.g|map('string') %}{% endfor %}{{ "
+    "ns.g|list }}",
+    "{{ 'x' * 100000000 }}",
+    "{{ 'x' * 9223372036854775807 }}",
+    "{{ [1] * 100000000 }}",
+    "{{ 'abc' * 3000000 * 3000000 }}",
+    "{{ 'x'.center(1000000000) }}",
+    "{{ '%1000000000d' % 1 }}",
+    "{{ '{:1000000000}'.format(1) }}",
+    "{{ '%.1000000000f' % 1.5 }}",
+    "{{ 'x'|indent(1000000000, true) }}",
+    "{{ '\\t'.expandtabs(1000000000) }}",
+    "{{ [1]|batch(100000000, 1)|list }}",
+    "{{ [1]|slice(100000000)|list }}",
+    "{{ ('a' * 4000000)|list }}",
+    "{{ ('ab' * 4000000).replace('', 'xxxxxxxxxx') }}",
+    "{{ ('a' * 4000000).replace('a', 'bcd') }}",
+    "{{ ('a' * 2000000) in ('a' * 3999999 + 'b') ~ ('a' * 10 + 'c') }}",
     "{% set a = 'a' * 3000000 %}{% for x in range(100000) %}{{ 'b' in a }}{% endfor %}",
     "{% set a = 'a' * 3000000 %}{{ a.count('a' * 1000 + 'b') }}",
     "{% set a = ' ' * 3000000 %}{% for x in range(100000) %}{% set b = a|trim %}{% endfor %}",
@@ -384,14 +470,19 @@ static const char *const hostile[] = {
     "{% set a = '1' * 2000000 %}{% for x in range(100000) %}{{ a|int(0) }}{% endfor %}",
     "{% set a = range(100000)|list %}{% for x in range(100000) %}{{ (a|sort)[0] }}{% endfor %}",
     "{% set a = range(100000)|list %}{% for x in range(100000) %}{{ a|sum }}{{ 5.5 in a }}{% endfor %}",
-    "{% set a = range(100000)|list %}{{ a|unique|list|length }}{{ a|groupby(0)|list }}{{ a|join }}{{ a|tojson }}{{ a }}",
+    "{% set a = range(100000)|list %}{{ a|unique|list|length }}{{ a|groupby(0)|list }}{{ a|join }}{{ a|tojson }}{{ a "
+    "}}",
     "{% for x in range(100000) %}{{ 1.1e300 }}{{ 0.1|round(5) }}{{ '1.5'|float }}{% endfor %}",
-    "{{ strftime_now('%c' * 2000000) }}", "{{ strftime_now('%Y' * 4000000)|length }}", "{{ ('%s' * 2000000) % 1 }}",
-    "{{ ('{}' * 1000000).format(*range(100000)) }}", "{{ ('a.' * 1000000)|attr('x') }}{{ [{}]|map(attribute='a.' * 1000000)|list }}",
+    "{{ strftime_now('%c' * 2000000) }}",
+    "{{ strftime_now('%Y' * 4000000)|length }}",
+    "{{ ('%s' * 2000000) % 1 }}",
+    "{{ ('{}' * 1000000).format(*range(100000)) }}",
+    "{{ ('a.' * 1000000)|attr('x') }}{{ [{}]|map(attribute='a.' * 1000000)|list }}",
     "{% set a %}{% for x in range(100000) %}{{ 'x' * 1000 }}{% endfor %}{% endset %}",
     "{% for x in range(100000) %}{% for y in 'x' * 1000 %}{{ loop.length }}{% endfor %}{% endfor %}",
     "{% for x in range(100000) %}{{ dict(a=1, b=2, c=3, d=4, e=5, f=6, g=7, h=8, i=9, j=10)['j'] }}{% endfor %}",
-    "{% macro m(a, b, c, d, e, f, g, h) %}{% endmacro %}{% for x in range(100000) %}{{ m(1, 2, 3, 4, 5, 6, 7, 8) }}{% endfor %}",
+    "{% macro m(a, b, c, d, e, f, g, h) %}{% endmacro %}{% for x in range(100000) %}{{ m(1, 2, 3, 4, 5, 6, 7, 8) }}{% "
+    "endfor %}",
     "{% for x in range(100000) %}{{ namespace(a=1) }}{% endfor %}",
     "{{ range(-9223372036854775807, 9223372036854775807, 9223372036854775807)|list }}{{ raise_exception('x') }}",
     "{% for x in range(100000) %}{{ 'abc'.zfill(3000000)|length }}{% endfor %}",
@@ -405,7 +496,7 @@ static void test_hostile(void) {
         memset(&c, 0, sizeof c);
         rendered r    = render_chat(hostile[i], NULL, &c);
         double   took = 1;
-        for (int k = 0; k < (SLOW ? 1 : 5) && took >= 0.03; k++) {   /* the best of some tries: the machine may be busy */
+        for (int k = 0; k < (SLOW ? 1 : 5) && took >= 0.03; k++) { /* the best of some tries: the machine may be busy */
             double   start = seconds();
             rendered again = render_chat(hostile[i], NULL, NULL);
             double   now   = seconds() - start;
@@ -432,13 +523,15 @@ static char *nested_text(const char *open, size_t n, const char *middle, const c
     return text;
 }
 
-static void check_nested(const char *before, const char *open, const char *middle, const char *close, const char *after) {
+static void check_nested(const char *before, const char *open, const char *middle, const char *close,
+                         const char *after) {
     for (size_t n = 20; n <= 20000; n *= 1000) {
         char    *inner = nested_text(open, n, middle, close), *text = (char *)malloc(strlen(inner) + 200);
         sprintf(text, "%s%s%s", before, inner, after);
         double   start = seconds();
         rendered r     = render_chat(text, NULL, NULL);
-        CHECK(n == 20 ? r.result == NOVA_OK : r.result == NOVA_ERROR_TEMPLATE, "%s x %zu: %s", open, n, r.error.message);
+        CHECK(n == 20 ? r.result == NOVA_OK : r.result == NOVA_ERROR_TEMPLATE, "%s x %zu: %s", open, n,
+              r.error.message);
         CHECK(SLOW || seconds() - start < 0.05, "%s x %zu: %.1f ms", open, n, 1e3 * (seconds() - start));
         free(r.text);
         free(inner);
@@ -498,9 +591,11 @@ static void test_regions(void) {
     memset(&c, 0, sizeof c);
     chat.messages   = m;
     chat.n_messages = n;
-    rendered r = render_chat("{% macro show(x) %}{% set y = x|tojson %}{{ y ~ y|trim }}{% endmacro %}{% for m in messages %}"
-                             "{% set a = m.content ~ '.' %}{% set b = (a ~ 'z')|escape %}{{ show(b)|length }}{{ m.role }}{{ a }}\n"
-                             "{% endfor %}", &chat, &c);
+    rendered r      = render_chat(
+             "{% macro show(x) %}{% set y = x|tojson %}{{ y ~ y|trim }}{% endmacro %}{% for m in messages %}"
+                  "{% set a = m.content ~ '.' %}{% set b = (a ~ 'z')|escape %}{{ show(b)|length }}{{ m.role }}{{ a }}\n"
+                  "{% endfor %}",
+             &chat, &c);
     CHECK(r.result == NOVA_OK && r.n > n * n_content, "%s", r.error.message);
     CHECK(c.peak < 4 * n * n_content && c.now == (size_t)0, "%zu bytes for %zu", c.peak, r.n);
     free(r.text);
@@ -535,12 +630,16 @@ static void test_small_stack(void) { SKIP("no threads with a given stack here");
 
 static void test_faults(void) {
     static const char text[] =
-        "{% macro m(x, y=[1]) %}{{ x|upper }}{{ y }}{{ caller('c') if caller }}{% endmacro %}{{ m(messages[0].content) }}"
+        "{% macro m(x, y=[1]) %}{{ x|upper }}{{ y }}{{ caller('c') if caller }}{% endmacro %}{{ m(messages[0].content) "
+        "}}"
         "{% call(a) m('q') %}{{ a * 500 }}{% endcall %}{% set ns = namespace(a={}) %}{% for k in tools[0]|dictsort %}"
         "{% set ns.a = dict(ns.a, **{k[0]: k[1]}) %}{{ loop.length }}{% endfor %}{{ ns.a|tojson(indent=2) }}{{ ns }}"
-        "{{ messages|map(attribute='role')|map('title')|list }}{% set big %}{{ 'x' * 70000 }}{% endset %}{{ big|length }}"
-        "{{ big }}{{ tools|groupby('a')|list }}{{ '%s {}'.format(1) % 2 }}{{ [3, 1]|sort }}{% filter replace('a', 'b') %}aa{% endfilter %}"
-        "{% for x in [1, [2]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}{{ 'a,b'.split(',') }}{{ strftime_now('%Y') }}";
+        "{{ messages|map(attribute='role')|map('title')|list }}{% set big %}{{ 'x' * 70000 }}{% endset %}{{ big|length "
+        "}}"
+        "{{ big }}{{ tools|groupby('a')|list }}{{ '%s {}'.format(1) % 2 }}{{ [3, 1]|sort }}{% filter replace('a', 'b') "
+        "%}aa{% endfilter %}"
+        "{% for x in [1, [2]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}{{ 'a,b'.split(',') }}{{ "
+        "strftime_now('%Y') }}";
     nova_chat    chat;
     nova_message m;
     uint64_t     n = 1;
@@ -560,8 +659,8 @@ static void test_faults(void) {
         rendered r = render_chat(text, &chat, &c);
         CHECK(c.now == 0, "fault %llu: %zu bytes are not freed", (unsigned long long)n, c.now);
         bool done = c.calls < n;
-        CHECK(done ? r.result == NOVA_OK : r.result == NOVA_ERROR_MEMORY && r.n == 0, "fault %llu: %d %s", (unsigned long long)n, r.result,
-              r.error.message);
+        CHECK(done ? r.result == NOVA_OK : r.result == NOVA_ERROR_MEMORY && r.n == 0, "fault %llu: %d %s",
+              (unsigned long long)n, r.result, r.error.message);
         free(r.text);
         if (done) break;
     }
@@ -584,7 +683,8 @@ static void test_output(void) {
     in.template_text = str_c("{{ 'x' * 15 }}");
     CHECK(chat_render(&in, &h, &out, &error) == NOVA_ERROR_TEMPLATE && out.n == 6 && !out.failed, "%zu", out.n);
     in.template_text = str_c("{{ 'x' * 14 }}");
-    CHECK(chat_render(&in, &h, &out, NULL) == NOVA_OK && out.n == 20 && memcmp(out.p, "beforexx", 8) == 0, "%zu", out.n);
+    CHECK(chat_render(&in, &h, &out, NULL) == NOVA_OK && out.n == 20 && memcmp(out.p, "beforexx", 8) == 0, "%zu",
+          out.n);
     text_free(&out);
 }
 
@@ -601,6 +701,7 @@ int main(void) {
     test_variables();
     test_bad_json();
     test_marks();
+    test_real_marks();
     test_hostile();
     test_nested();
     test_long();

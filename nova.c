@@ -2757,10 +2757,15 @@ static size_t narrow_input_bytes(uint32_t form, size_t n_in) {
     return (n_in / group + (n_in % group != 0)) * form_input_bytes(form);
 }
 
+/* Loads from anywhere. */
+#define V128(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
+#define V256(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
+#define V512(p) _mm512_loadu_si512((const void *)(p))
+
 static int32_t sum_16(const int8_t *q) {
 #ifdef NOVA_X86
     /* Sums of absolute differences from zero, after a shift to 0..255. */
-    __m128i moved = _mm_xor_si128(_mm_loadu_si128((const __m128i *)(const void *)q), _mm_set1_epi8(-128));
+    __m128i moved = _mm_xor_si128(V128(q), _mm_set1_epi8(-128));
     __m128i sums  = _mm_sad_epu8(moved, _mm_setzero_si128());
     return _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 16 * 128;
 #else
@@ -2772,11 +2777,22 @@ static int32_t sum_16(const int8_t *q) {
 
 /* Each of the four registers of codes has one dword of every 16 weights with a scale (FORM_16), or two of every 32, one
  * in each half (FORM_32): so one register of sums takes all codes of a group, and is scaled once. */
-static void arrange_avx512(uint32_t form, const int8_t *q, int8_t *out) {
-    for (int v = 0; v < 4; v++)
-        for (int i = 0; i < 16; i++, out += 4)
-            memcpy(out, q + 4 * (form == FORM_16 ? 4 * i + v : 8 * (i % 8) + 2 * v + i / 8), 4);
+#ifdef NOVA_X86
+NOVA_TARGET_AVX512 static void arrange_avx512(uint32_t form, const int8_t *q, int8_t *out) {
+    /* From the first 128 bytes or the last, by the mask. */
+    const __m512i by_16 = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i by_32 = _mm512_setr_epi32(0, 8, 16, 24, 0, 8, 16, 24, 1, 9, 17, 25, 1, 9, 17, 25);
+    const __m512i a = V512(q), b = V512(q + 64), c = V512(q + 128), d = V512(q + 192);
+    for (int v = 0; v < 4; v++) {
+        __m512i index = form == FORM_16 ? _mm512_add_epi32(by_16, _mm512_set1_epi32(v))
+                                        : _mm512_add_epi32(by_32, _mm512_set1_epi32(2 * v));
+        __m512i first = _mm512_permutex2var_epi32(a, index, b), last = _mm512_permutex2var_epi32(c, index, d);
+        _mm512_storeu_si512(out + 64 * v, _mm512_mask_mov_epi32(first, form == FORM_16 ? 0xff00 : 0xf0f0, last));
+    }
 }
+#else
+static void arrange_avx512(uint32_t form, const int8_t *q, int8_t *out) { (void)form, (void)q, (void)out; }
+#endif
 
 static void prepare_32(cpu_level level, const float *x, input_32 *out) {
     int8_t  natural[256];
@@ -2894,11 +2910,6 @@ static void narrow_plain(const narrow_job *job, uint32_t type, uint32_t n_col) {
 
 #define NARROW_PADDED     272   /* the largest group of a type whose rows may be shorter than one: Q8_0's */
 
-/* Loads from anywhere. */
-#define V128(p) _mm_loadu_si128((const __m128i *)(const void *)(p))
-#define V256(p) _mm256_loadu_si256((const __m256i *)(const void *)(p))
-#define V512(p) _mm512_loadu_si512((const void *)(p))
-
 /* DO(c) for every column of 1, 2, 4 or 8, a constant: arrays indexed like this become registers in every compiler. */
 #define COLUMNS(n, DO)                                      \
     do {                                                    \
@@ -2989,7 +3000,7 @@ INLINE_AVX512 __m512i windows_gather(const windows_avx512 *w, __m512i index) {
     return _mm512_mask_permutexvar_epi8(v, BOTH_HALVES(0xff000000), index, w->c);
 }
 
-/* Eight bytes of each block, from byte `at` on: dword h of them in half h. */
+/* Eight bytes of each block, from the one that `first` names: dword h of them in half h. */
 INLINE_AVX512 __m512i codes_index(__m512i first) {
     return _mm512_add_epi8(first, _mm512_add_epi8(per_half(0, 0x04040404), _mm512_set1_epi32(0x03020100)));
 }
@@ -3176,13 +3187,13 @@ INLINE_AVX512 __m512 column_avx512(uint32_t type, const group_avx512 *g, const u
 /* 16 weights of a float type. */
 INLINE_AVX512 __m512 floats_avx512(uint32_t type, const uint8_t *p) {
     if (type == TYPE_F32) return _mm512_loadu_ps((const void *)p);
-    __m256i half = _mm256_loadu_si256((const __m256i *)(const void *)p);
-    if (type == TYPE_F16) return _mm512_cvtph_ps(half);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+    if (type == TYPE_F16) return _mm512_cvtph_ps(V256(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(V256(p)), 16));
 }
 
-INLINE_AVX512 void group_avx512_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                     size_t at, __m512 *acc) {
+/* Adds a group of a row to the sums of n columns. */
+INLINE_AVX512 void group_avx512_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                                    __m512 *acc) {
     if (type_form(type) == FORM_FLOAT) {
         __m512 w0 = floats_avx512(type, p), w1 = floats_avx512(type, p + type_group_bytes(type) / 2);
 #define DO(c)                                                                                     \
@@ -3218,7 +3229,7 @@ INLINE_AVX512 __m128 sum_4_avx512(const __m512 *v, size_t stride) {
 
 /* Adds a tile of one row to the sums of n columns, which lie in memory between tiles. */
 INLINE_AVX512 void tile_avx512(uint32_t type, uint32_t n, const uint8_t *row, narrow_tile tile,
-                                          const uint8_t *const *in, __m512 *sums) {
+                               const uint8_t *const *in, __m512 *sums) {
     __m512 acc[NARROW_MAX];
 #define DO(c) acc[c] = sums[c]
     COLUMNS(n, DO);
@@ -3319,8 +3330,8 @@ INLINE_AVX2 __m256i codes_32_avx2(uint32_t type, const uint8_t *p) {
 #define IN_32(c) ((const input_32 *)(const void *)(in[c] + at))
 
 /* Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 */
-INLINE_AVX2 void group_32_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                size_t at, __m256 *acc) {
+INLINE_AVX2 void group_32_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                               __m256 *acc) {
     float  s[NARROW_MAX][8];
     __m256 scale, min;
     scales_32_avx2(type, p, &scale, &min);
@@ -3352,8 +3363,8 @@ INLINE_AVX2 void factors_k_avx2(const uint8_t *p, __m256 *scale, __m256 *min) {
 }
 
 /* Q4_K, Q5_K */
-INLINE_AVX2 void group_k_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                               size_t at, __m256 *acc) {
+INLINE_AVX2 void group_k_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                              __m256 *acc) {
     const __m256i nibble = _mm256_set1_epi8(15), bit = _mm256_set1_epi8(16);
     float  s[NARROW_MAX][8];
     __m256 scale, min;
@@ -3429,8 +3440,8 @@ INLINE_AVX2 __m256 floats_avx2(uint32_t type, const uint8_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(V128(p)), 16));
 }
 
-INLINE_AVX2 void group_float_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                   size_t at, __m256 *acc) {
+INLINE_AVX2 void group_float_avx2(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                                  __m256 *acc) {
     NARROW_UNROLL_SOME
     for (uint32_t i = 0; i < 4; i++) {
         __m256 w = floats_avx2(type, p + i * type_group_bytes(type) / 4);
@@ -3440,8 +3451,8 @@ INLINE_AVX2 void group_float_avx2(uint32_t type, uint32_t n, const uint8_t *p, c
     }
 }
 
-INLINE_AVX2 void group_avx2_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in,
-                                                 size_t at, __m256 *acc) {
+INLINE_AVX2 void group_avx2_add(uint32_t type, uint32_t n, const uint8_t *p, const uint8_t *const *in, size_t at,
+                                __m256 *acc) {
     switch (type) {
         case TYPE_F32: case TYPE_F16: case TYPE_BF16: group_float_avx2(type, n, p, in, at, acc); break;
         case TYPE_Q4_K: case TYPE_Q5_K:               group_k_avx2(type, n, p, in, at, acc); break;
@@ -3458,7 +3469,7 @@ INLINE_AVX2 __m128 sum_4_avx2(const __m256 *v, size_t stride) {
 
 /* Adds a tile of one row to the sums of n columns, which lie in memory between tiles. */
 INLINE_AVX2 void tile_avx2(uint32_t type, uint32_t n, const uint8_t *row, narrow_tile tile,
-                                          const uint8_t *const *in, __m256 *sums) {
+                           const uint8_t *const *in, __m256 *sums) {
     __m256 acc[NARROW_MAX];
 #define DO(c) acc[c] = sums[c]
     COLUMNS(n, DO);
@@ -3537,7 +3548,17 @@ static narrow_kernel narrow_kernel_of(cpu_level level, uint32_t type, uint32_t n
     return NULL;
 }
 
+#undef IN_16
+#undef IN_32
+#undef BOTH_HALVES
+#undef COLUMNS
+#undef INLINE_AVX2
+#undef INLINE_AVX512
 #endif
+
+#undef V128
+#undef V256
+#undef V512
 
 static void narrow_matmul(cpu_level level, const weight *w, const void *const *inputs, uint32_t n_col,
                           uint32_t row_begin, uint32_t row_end, float *out, size_t ld_out) {
@@ -8977,7 +8998,7 @@ typedef enum letter_case { LETTER_LOWER, LETTER_UPPER, LETTER_TITLE } letter_cas
 
 /* The character in another case: 1 to 3 code points into `out`, and their number. */
 static uint32_t letter_convert(letter_case to, uint32_t c, uint32_t out[3]);
-static bool     letter_is_lower(uint32_t c);   /* has a different upper case */
+static bool     letter_is_lower(uint32_t c);   /* has an upper case and is not half of one */
 static bool     letter_is_upper(uint32_t c);   /* has a different lower case */
 
 #endif
@@ -9061,6 +9082,7 @@ static size_t letter_put(char out[4], uint32_t c) {
 }
 
 static size_t letter_valid(const char *p, size_t n) {
+    if (n == 0) return 0;
     const char *end = p + n, *q = p;
     while (q < end) {
         unsigned char b    = (unsigned char)*q;
@@ -9325,13 +9347,18 @@ static uint32_t letter_convert(letter_case to, uint32_t c, uint32_t out[3]) {
     return 1;
 }
 
+/* Ligatures that begin with a capital and go on small are neither upper nor lower case. */
+static bool letter_is_mixed(uint32_t c) { return letter_is_title(c) && !(c >= 0x10D0 && c <= 0x10FF); }
+
 static bool letter_is_lower(uint32_t c) {
     uint32_t out[3];
+    if (letter_is_mixed(c)) return false;
     return letter_convert(LETTER_UPPER, c, out) > 1 || out[0] != c;
 }
 
 static bool letter_is_upper(uint32_t c) {
     uint32_t out[3];
+    if (letter_is_mixed(c)) return false;
     return letter_convert(LETTER_LOWER, c, out) > 1 || out[0] != c;
 }
 
@@ -9351,7 +9378,7 @@ static bool letter_is_upper(uint32_t c) {
 
 /* Bounds: a hostile template ends in an error within these. */
 #define JINJA_MAX_BYTES ((size_t)8 << 20)  /* of memory in all */
-#define JINJA_MAX_STEPS 2000000            /* a step is about 20 ns of work */
+#define JINJA_MAX_STEPS 2500000            /* a step is about 10 ns of work */
 #define JINJA_MAX_NEST  64                 /* of expressions and statements in the text, of values in each other */
 #define JINJA_MAX_DEPTH 400                /* of the interpreter in itself: a level is below 400 bytes of stack */
 
@@ -9371,6 +9398,9 @@ typedef struct jinja {
     char        *next, *end; /* free bytes in the newest */
     uint64_t     serial;     /* counts regions and what can change */
     uint64_t     touched;    /* the oldest serial number of what was changed since the innermost region began */
+    const char  *kept;       /* where the long string ends that a namespace was given last */
+    char        *room, *room_end;   /* free bytes behind a string that is being built up piece by piece */
+    uint64_t     room_serial;
     int64_t      now;        /* Unix time */
 } jinja;
 
@@ -9530,6 +9560,8 @@ static bool jinja_copy(jinja *j, const char *p, size_t n, const char **out);
 /* Any bytes as a string: what is no UTF-8 becomes U+FFFD. Copies only where it must. */
 static bool jinja_import(jinja *j, const char *p, size_t n, jvalue *out);
 static bool jinja_concat(jinja *j, const jvalue *a, const jvalue *b, jvalue *out);
+/* A namespace keeps this: if it is a long string, more is likely to be appended to it. */
+static void jinja_keep(jinja *j, const jvalue *v);
 static bool jstring_equal(const jvalue *a, const jvalue *b);
 static int  jstring_compare(const jvalue *a, const jvalue *b);
 
@@ -9779,10 +9811,11 @@ static void jinja_region_close(jinja *j, const jinja_region *r) {
     bool alive = j->touched < r->serial;
     if (r->touched < j->touched) j->touched = r->touched;
     if (alive) return;
+    if (r->blocks) JINJA_SCRUB(r->next, (size_t)((j->blocks == r->blocks ? j->next : r->end) - r->next));
     jinja_drop_blocks(j, r->blocks);
-    if (r->blocks) JINJA_SCRUB(r->next, (size_t)(r->end - r->next));
     j->next = r->next;
     j->end  = r->end;
+    if (j->room_serial > r->serial) j->room = j->room_end = NULL;
 }
 
 /* ---- Values ---- */
@@ -10109,16 +10142,39 @@ static bool jinja_import(jinja *j, const char *p, size_t n, jvalue *out) {
     return jtext_close(&t, out);
 }
 
-/* A chain of concatenations copies every part once: what ends where the memory ends grows in place. */
+#define JINJA_LONG 1024
+
+static void jinja_keep(jinja *j, const jvalue *v) {
+    if (jv_is_string(v) && v->n >= JINJA_LONG) j->kept = v->u.s + v->n;
+}
+
+/* Where `size` bytes behind `end`, the end of a string, can be appended to it: NULL when others lie there. */
+static char *jinja_room(jinja *j, const char *end, size_t size) {
+    if (jinja_extend(j, end, size)) return j->next - size;
+    if (end != j->room || (size_t)(j->room_end - j->room) < size) return NULL;
+    j->room += size;
+    return j->room - size;
+}
+
+/* A chain of concatenations copies every part once: what ends where the memory ends grows in place, and so does what a
+ * template builds up in a namespace. */
 static bool jinja_concat(jinja *j, const jvalue *a, const jvalue *b, jvalue *out) {
     uint32_t flags = (uint32_t)(a->flags | b->flags) & J_MARKED;
-    if (a->n && jinja_extend(j, a->u.s + a->n, b->n)) {
-        if (b->n) memcpy(j->next - b->n, b->u.s, b->n);
-        *out = jv_string(a->u.s, (size_t)a->n + b->n, flags);
+    size_t   n     = (size_t)a->n + b->n, spare;
+    char    *p     = a->n ? jinja_room(j, a->u.s + a->n, b->n) : NULL;
+    if (p) {
+        if (b->n) memcpy(p, b->u.s, b->n);
+        *out = jv_string(a->u.s, n, flags);
         return jinja_step(j, b->n >> 6);
     }
-    char *p = jinja_take(j, (size_t)a->n + b->n, 1);
+    spare = a->n >= JINJA_LONG && a->u.s + a->n == j->kept ? n / 2 : 0;
+    p     = jinja_take(j, n + spare, 1);
     if (!p) return false;
+    if (spare) {
+        j->room        = p + n;
+        j->room_end    = p + n + spare;
+        j->room_serial = jinja_serial(j);
+    }
     if (a->n) memcpy(p, a->u.s, a->n);
     if (b->n) memcpy(p + a->n, b->u.s, b->n);
     *out = jv_string(p, (size_t)a->n + b->n, flags);
@@ -10366,7 +10422,7 @@ static uint32_t jnative_parameter(const char *list, const jvalue *name) {
 }
 
 static bool jnative_call(jinja *j, const jnative *native, const jvalue *self, const jargs *a, jvalue *out) {
-    if (!jinja_step(j, 4)) return false;
+    if (!jinja_step(j, 2)) return false;
     if (!native->fn) return jinja_fail(j, "%s is not supported", native->name);
     if (!native->parameters) return native->fn(j, self, a, out);
     jvalue   bound[JINJA_MAX_PARAMETERS];
@@ -11476,10 +11532,10 @@ static void jtext_add_converted(jtext *t, const char *p, size_t n, letter_case t
     if (memchr(p, (int)LETTER_MARK, n)) jtext_add(t, "\xFF", 1);
 }
 
-static bool letter_is_cased_at(const char *p, size_t n) {
+static bool letter_has_case_at(const char *p, size_t n) {
     uint32_t c;
     letter_next(p, p + n, &c);
-    return letter_is_lower(c) || letter_is_upper(c);
+    return letter_is_lower(c) || letter_is_upper(c) || letter_is_mixed(c);
 }
 
 /* A capital sigma behind a letter and before none is a final one. Source: SpecialCasing.txt */
@@ -11507,7 +11563,7 @@ static bool text_convert(jinja *j, const jvalue *s, letter_case to, jvalue *out)
     if (!jinja_step(j, s->n)) return false;
     for (size_t i = 0; i < s->n;) {
         size_t n = jtext_add_cased(&t, s, i, to == LETTER_TITLE && inside ? LETTER_LOWER : to);
-        inside   = to == LETTER_TITLE && letter_is_cased_at(s->u.s + i, n);
+        inside   = to == LETTER_TITLE && letter_has_case_at(s->u.s + i, n);
         i += n;
     }
     return text_close(&t, s, out);
@@ -11521,7 +11577,8 @@ static bool text_swap_case(jinja *j, const jvalue *s, jvalue *out) {
     for (size_t i = 0; i < s->n;) {
         uint32_t c;
         letter_next(s->u.s + i, s->u.s + s->n, &c);
-        i += jtext_add_cased(&t, s, i, letter_is_lower(c) ? LETTER_UPPER : LETTER_LOWER);
+        letter_case to = letter_is_lower(c) ? LETTER_UPPER : letter_is_upper(c) ? LETTER_LOWER : LETTER_TITLE;
+        i += jtext_add_cased(&t, s, i, to);   /* a title case is its own, and the rest has no case */
     }
     return text_close(&t, s, out);
 }
@@ -12752,7 +12809,7 @@ static bool jinja_find_field(jinja *j, const jvalue *object, const jvalue *key, 
 /* The attribute alone: 1 found, 0 not, -1 failed. What the sandbox refuses is found, and undefined. */
 static int jinja_own_attribute(jinja *j, const jvalue *object, const jvalue *key, jvalue *out) {
     str name = jv_str(key);
-    if (!jinja_step(j, 4)) return -1;
+    if (!jinja_step(j, 2)) return -1;
     if (jinja_is_refused((jkind)object->kind, name)) {
         *out = jv_undefined(JU_SENTENCE, str_c("the sandbox forbids methods that change a list or dictionary"));
         return 1;
@@ -12815,9 +12872,9 @@ static bool jinja_slice(jinja *j, const jvalue *object, const jvalue bounds[3], 
         const jrange *r     = object->u.range;
         jrange       *slice = (jrange *)jinja_alloc(j, sizeof *slice);
         if (!slice) return false;
-        slice->start = r->start + start * r->step;
-        slice->step  = r->step * step;
-        slice->stop  = slice->start + slice->step * count;
+        slice->start = count > 0 ? r->start + start * r->step : r->start;
+        slice->step  = count > 1 ? r->step * step : 1;   /* or else it might overflow, and says nothing */
+        slice->stop  = (int64_t)((uint64_t)slice->start + (uint64_t)slice->step * (uint64_t)count);
         slice->n     = (uint32_t)count;
         *out         = jv_make(J_RANGE);
         out->u.range = slice;
@@ -13598,15 +13655,21 @@ static double round_digits(double x, int64_t digits) {
     return digits < -308 ? 0 * x : (down + up) * unit;
 }
 
-static int64_t round_integer(int64_t i, int64_t digits) {
-    int64_t unit = 1;
-    for (; digits < 0; digits++) {
-        if (unit > INT64_MAX / 10) return 0;
-        unit *= 10;
+/* The same for whole tens, hundreds, ...: `digits` is below 0. */
+static bool round_integer(jinja *j, int64_t i, int64_t digits, jvalue *out) {
+    int64_t unit = 1, rest, down;
+    for (; digits < 0 && unit <= INT64_MAX / 10; digits++) unit *= 10;
+    if (digits < 0) {   /* a unit beyond 64 bits */
+        *out = jv_int(0);
+        return digits < -1 || (i <= INT64_MAX / 2 && i >= INT64_MIN / 2) || jinja_fail(j, "an integer beyond 64 bits");
     }
-    int64_t rest = ((i % unit) + unit) % unit, down = i - rest;
-    bool    up   = rest > unit / 2 || (rest == unit / 2 && unit > 1 && (down / unit) % 2 != 0);
-    return up && down <= INT64_MAX - unit ? down + unit : down;
+    rest     = i % unit;
+    down     = i - rest;
+    bool beyond = rest > unit / 2 || rest < -(unit / 2), half = unit > 1 && (rest == unit / 2 || rest == -(unit / 2));
+    jvalue   whole = jv_int(down), more = jv_int(i < 0 ? -unit : unit);
+    if (beyond || (half && (down / unit) % 2 != 0)) return jinja_operate(j, JO_ADD, &whole, &more, out);
+    *out = whole;
+    return true;
 }
 
 static bool filter_round(jinja *j, const jvalue *self, const jargs *a, jvalue *out) {
@@ -13619,7 +13682,8 @@ static bool filter_round(jinja *j, const jvalue *self, const jargs *a, jvalue *o
     if (!jv_is_number(self)) return jinja_fail_type(j, "round", self);
     double x = self->kind == J_FLOAT ? self->u.f : (double)self->u.i, unit = pow(10, (double)digits);
     if (!up && !down && self->kind == J_FLOAT) *out = jv_float(round_digits(x, digits));
-    else if (!up && !down) *out = jv_int(digits < 0 ? round_integer(self->u.i, digits) : self->u.i);
+    else if (!up && !down && digits < 0) return round_integer(j, self->u.i, digits, out);
+    else if (!up && !down) *out = jv_int(self->u.i);
     else if (x - x != 0) return jinja_fail(j, "round: no finite number");
     else *out = jv_float((up ? ceil(x * unit) : floor(x * unit)) / unit);
     return true;
@@ -16087,7 +16151,7 @@ static bool scope_resolve(jrun *r, str name, jvalue *out) {
 }
 
 static bool scope_enter(jrun *r, jframe *f, const jscope *s) {
-    if (!jinja_step(r->j, s->n)) return false;
+    if (!jinja_step(r->j, s->n >> 1)) return false;
     for (uint32_t i = 0; i < s->n; i++) {
         const jsymbol *sym = &s->symbols[i];
         jvalue        *slot   = &f->slots[sym->slot];
@@ -16182,6 +16246,7 @@ static bool run_assign(jrun *r, jframe *f, const jnode *target, bool test, const
         return jinja_fail(r->j, "'%.*s' is no namespace, whose members alone can be assigned",
                           STR_ARG(jv_str(&target->value)));
     jinja_touch(r->j, space->u.space->serial);
+    jinja_keep(r->j, v);
     return jdict_set(r->j, space->u.space->attributes, &target->b->value, v);
 }
 
@@ -16294,7 +16359,7 @@ static bool macro_defaults(jrun *r, jframe *f, const jmacro *m) {
 /* What the body leaves behind is dropped before its text is copied out. */
 static bool run_macro(jrun *r, const jmacro *m, const jargs *a, jvalue *out) {
     jinja_region region;
-    if (!jinja_enter(r->j) || !jinja_step(r->j, 12)) return false;
+    if (!jinja_enter(r->j) || !jinja_step(r->j, 6)) return false;
     jinja_region_open(r->j, &region);
     size_t  start = capture_open(r);
     jframe *f     = frame_open(r, m->node->scope->function, m->outer);
@@ -16482,7 +16547,7 @@ static jflow run_loop(jrun *r, jframe *f, jframe *outer, const jnode *n, const j
         jinja_region region;
         bool         lasting = loop->it.of.kind != J_GENERATOR;
         int          got     = loop_advance(loop);
-        if (got < 0 || !jinja_step(r->j, 12)) return JFLOW_FAIL;
+        if (got < 0 || !jinja_step(r->j, 2)) return JFLOW_FAIL;
         if (got == 0) break;
         jinja_region_open(r->j, &region);
         if (!lasting) jinja_touch(r->j, loop->serial);
@@ -16721,7 +16786,7 @@ static bool run_eval(jrun *r, jframe *f, const jnode *n, jvalue *out) {
         return true;
     }
     if (n->kind == JN_NAME) return eval_name(r, f, n, out);
-    if (!jinja_enter(r->j) || !jinja_step(r->j, 1)) return false;
+    if (!jinja_enter(r->j)) return false;
     bool ok = eval_by_kind(r, f, n, out);
     jinja_leave(r->j);
     return ok;
@@ -16736,7 +16801,7 @@ static jflow exec_output(jrun *r, jframe *f, const jnode *n) {
     jvalue       v;
     if (n->a->kind == JN_CONST || n->a->kind == JN_NAME) return flow_of(run_eval(r, f, n->a, &v) && run_print(r, &v));
     jinja_region_open(r->j, &region);
-    if (!jinja_step(r->j, 2) || !run_eval(r, f, n->a, &v) || !run_print(r, &v)) return JFLOW_FAIL;
+    if (!jinja_step(r->j, 1) || !run_eval(r, f, n->a, &v) || !run_print(r, &v)) return JFLOW_FAIL;
     jinja_region_close(r->j, &region);
     return JFLOW_NEXT;
 }
@@ -16865,7 +16930,7 @@ static jflow run_statements(jrun *r, jframe *f, const jnode *n) {
     if (!jinja_enter(r->j)) return JFLOW_FAIL;
     for (; n && flow == JFLOW_NEXT; n = n->next) {
         r->j->line = n->line;
-        flow       = jinja_step(r->j, 2) ? exec_by_kind(r, f, n) : JFLOW_FAIL;
+        flow       = jinja_step(r->j, 1) ? exec_by_kind(r, f, n) : JFLOW_FAIL;
     }
     jinja_leave(r->j);
     return flow;
@@ -16982,12 +17047,14 @@ static bool chat_messages(jinja *j, const chat_input *in, jvalue *out) {
     return true;
 }
 
-/* Read twice where strings are marked: those of the object itself are taken unmarked. */
+/* Read twice where strings are marked, to take those of the object itself unmarked. */
 static bool chat_extra_variables(jinja *j, const chat_input *in, jdict *d) {
     const char *what = "variables_json", *json = in->chat->variables_json;
     jvalue      plain, marked;
     if (!json) return true;
-    if (!chat_read(j, what, json, J_DICT, NULL, &plain) || !chat_read(j, what, json, J_DICT, in->marks, &marked)) return false;
+    if (!chat_read(j, what, json, J_DICT, NULL, &plain)) return false;
+    marked = plain;
+    if (in->marks && !chat_read(j, what, json, J_DICT, in->marks, &marked)) return false;
     for (uint32_t i = 0; i < plain.u.dict->n; i++) {
         const jpair *pair = &plain.u.dict->pairs[i];
         bool         own  = jv_is_string(&pair->value) || i >= marked.u.dict->n;

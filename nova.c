@@ -3795,9 +3795,8 @@ NOVA_TARGET_AVX2 NOVA_INLINE void wide_halves_avx2(const uint8_t *p, size_t stri
         for (uint32_t i = 0; i < n; i++) out[i] = wide_half_avx2(p + i * stride);
         return;
     }
-    __m128i v = _mm_cvtsi32_si128((int)load_u16(p));
-#define HALF(i) v = _mm_insert_epi16(v, (int)load_u16(p + i * stride), i);
-    HALF(1) HALF(2) HALF(3) HALF(4) HALF(5) HALF(6) HALF(7)
+#define HALF(i) (short)load_u16(p + i * stride)
+    __m128i v = _mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7));
 #undef HALF
     _mm256_storeu_ps(out, _mm256_cvtph_ps(v));
 }
@@ -5040,6 +5039,25 @@ static bool finite_plain(const float *x, size_t n) {
     return true;
 }
 
+/* half_to_float without a branch, for loops of which compilers make vectors: exponent and mantissa move to their places,
+ * and a product, exact also from and to subnormals, corrects the exponent's bias. */
+NOVA_INLINE float half_moved(uint16_t h) {
+    uint32_t rest = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16, special = rest >= 0x0f800000u ? 0x7f800000u : 0;
+    float    f;
+    memcpy(&f, &rest, sizeof f);
+    f *= 5192296858534827628530496329220096.0f;   /* 2^112 */
+    memcpy(&rest, &f, sizeof f);
+    rest |= sign | special;
+    memcpy(&f, &rest, sizeof f);
+    return f;
+}
+
+static void float_from_half_plain(float *y, const uint16_t *x, size_t n) {
+    for (; n >= 16; n -= 16, x += 16, y += 16)
+        for (size_t i = 0; i < 16; i++) y[i] = half_moved(x[i]);
+    for (size_t i = 0; i < n; i++) y[i] = half_moved(x[i]);
+}
+
 static void rope_plain(float *x, const float *cos_sin, uint32_t begin, uint32_t n_rot, bool neox) {
     uint32_t half = n_rot / 2;
     for (uint32_t i = begin; i < half; i++) {
@@ -5354,7 +5372,7 @@ AVX512 __mmask16 lanes_avx512(size_t n) { return (__mmask16)(n < 16 ? (1u << n) 
 
 /* e^x for x <= 0; x below EXP_LOW gives a number without meaning, a NaN stays. */
 AVX512 __m512 exp_core_avx512(__m512 x) {
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, set_avx512(LOG2_E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 n = _mm512_cvtepi32_ps(_mm512_cvtps_epi32(_mm512_mul_ps(x, set_avx512(LOG2_E))));
     __m512 r = _mm512_fnmadd_ps(n, set_avx512(LN2_LOW), _mm512_fnmadd_ps(n, set_avx512(LN2_HIGH), x));
     __m512 p = _mm512_fmadd_ps(r, set_avx512(EXP_6), set_avx512(EXP_5));
     p = _mm512_fmadd_ps(p, r, set_avx512(EXP_4));
@@ -5531,7 +5549,7 @@ static void vector_half_from_float(cpu_level level, uint16_t *y, const float *x,
 }
 
 static void vector_float_from_half(cpu_level level, float *y, const uint16_t *x, size_t n) {
-    FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] = half_to_float(x[i]), float_from_half_avx2(y, x, n))
+    FROM_AVX2(level, float_from_half_plain(y, x, n), float_from_half_avx2(y, x, n))
 }
 
 static void vector_rope(cpu_level level, float *x, const float *cos_sin, uint32_t n_rot, bool neox) {
@@ -5685,6 +5703,19 @@ static void scores_plain(const attend_shape *shape, const float *q, const float 
     }
 }
 
+/* By sixteens, of which compilers make vectors even at -O2. */
+static void values_plain(float *NOVA_RESTRICT acc, const float *weights, uint32_t first, uint32_t last,
+                         const float *NOVA_RESTRICT v, size_t n) {
+    for (uint32_t t = first; t < last; t++) {
+        const float *row = v + t * n;
+        float        w   = weights[t];
+        size_t       d   = 0;
+        for (; d + 16 <= n; d += 16)
+            for (size_t j = 0; j < 16; j++) acc[d + j] += w * row[d + j];
+        for (; d < n; d++) acc[d] += w * row[d];
+    }
+}
+
 static void query_plain(const attend_shape *shape, const float *q, attend_state *s, uint32_t first, uint32_t last,
                         const float *k, const float *v) {
     float scores[KV_PAGE], top = s->top;
@@ -5694,11 +5725,8 @@ static void query_plain(const attend_shape *shape, const float *q, attend_state 
     s->top = top;
     s->sum *= keep;
     for (uint32_t d = 0; d < shape->head_dim_v; d++) s->acc[d] *= keep;
-    for (uint32_t t = first; t < last; t++) {
-        float p = exp_plain(scores[t] - top);
-        s->sum += p;
-        for (uint32_t d = 0; d < shape->head_dim_v; d++) s->acc[d] += p * v[(size_t)t * shape->head_dim_v + d];
-    }
+    for (uint32_t t = first; t < last; t++) s->sum += scores[t] = exp_plain(scores[t] - top);
+    values_plain(s->acc, scores, first, last, v, shape->head_dim_v);
 }
 
 static void page_plain(const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
@@ -9380,7 +9408,7 @@ static bool letter_is_upper(uint32_t c) {
 #define JINJA_MAX_BYTES ((size_t)8 << 20)  /* of memory in all */
 #define JINJA_MAX_STEPS 2500000            /* a step is about 10 ns of work */
 #define JINJA_MAX_NEST  64                 /* of expressions and statements in the text, of values in each other */
-#define JINJA_MAX_DEPTH 400                /* of the interpreter in itself: a level is below 400 bytes of stack */
+#define JINJA_MAX_DEPTH 400                /* of the interpreter in itself; a level takes about 250 bytes of stack */
 
 typedef struct jinja_block jinja_block;
 
@@ -16176,14 +16204,12 @@ static void scope_leave(jframe *f, const jscope *s) {
 /* As text_reserve grows the buffer, so is it counted. */
 static bool run_reserve(jrun *r, size_t n) {
     text_buffer *b = r->out;
-    size_t       need, cap = b->cap;
-    if (!size_add(b->n, n, &need)) return jinja_fail_memory(r->j);
-    if (need > cap) cap = size_max(need, size_max(64, cap + cap / 2));
-    if (cap > JINJA_MAX_BYTES - r->j->bytes || (b->limit && need > b->limit)) {
-        r->j->over = true;
-        return jinja_fail_memory(r->j);
-    }
-    return true;
+    size_t       need = 0, cap = size_max(64, b->cap + b->cap / 2);
+    bool         fits = size_add(b->n, n, &need) && (!b->limit || need <= b->limit);
+    if (fits && need > b->cap) fits = size_max(need, cap) <= JINJA_MAX_BYTES - r->j->bytes;
+    if (fits) return true;
+    r->j->over = true;
+    return jinja_fail_memory(r->j);
 }
 
 static bool run_print_bytes(jrun *r, const char *p, size_t n) {

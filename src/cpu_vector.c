@@ -144,6 +144,25 @@ static bool finite_plain(const float *x, size_t n) {
     return true;
 }
 
+/* half_to_float without a branch, for loops of which compilers make vectors: exponent and mantissa move to their places,
+ * and a product, exact also from and to subnormals, corrects the exponent's bias. */
+NOVA_INLINE float half_moved(uint16_t h) {
+    uint32_t rest = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16, special = rest >= 0x0f800000u ? 0x7f800000u : 0;
+    float    f;
+    memcpy(&f, &rest, sizeof f);
+    f *= 5192296858534827628530496329220096.0f;   /* 2^112 */
+    memcpy(&rest, &f, sizeof f);
+    rest |= sign | special;
+    memcpy(&f, &rest, sizeof f);
+    return f;
+}
+
+static void float_from_half_plain(float *y, const uint16_t *x, size_t n) {
+    for (; n >= 16; n -= 16, x += 16, y += 16)
+        for (size_t i = 0; i < 16; i++) y[i] = half_moved(x[i]);
+    for (size_t i = 0; i < n; i++) y[i] = half_moved(x[i]);
+}
+
 static void rope_plain(float *x, const float *cos_sin, uint32_t begin, uint32_t n_rot, bool neox) {
     uint32_t half = n_rot / 2;
     for (uint32_t i = begin; i < half; i++) {
@@ -458,7 +477,7 @@ AVX512 __mmask16 lanes_avx512(size_t n) { return (__mmask16)(n < 16 ? (1u << n) 
 
 /* e^x for x <= 0; x below EXP_LOW gives a number without meaning, a NaN stays. */
 AVX512 __m512 exp_core_avx512(__m512 x) {
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, set_avx512(LOG2_E)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    __m512 n = _mm512_cvtepi32_ps(_mm512_cvtps_epi32(_mm512_mul_ps(x, set_avx512(LOG2_E))));
     __m512 r = _mm512_fnmadd_ps(n, set_avx512(LN2_LOW), _mm512_fnmadd_ps(n, set_avx512(LN2_HIGH), x));
     __m512 p = _mm512_fmadd_ps(r, set_avx512(EXP_6), set_avx512(EXP_5));
     p = _mm512_fmadd_ps(p, r, set_avx512(EXP_4));
@@ -635,7 +654,7 @@ static void vector_half_from_float(cpu_level level, uint16_t *y, const float *x,
 }
 
 static void vector_float_from_half(cpu_level level, float *y, const uint16_t *x, size_t n) {
-    FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] = half_to_float(x[i]), float_from_half_avx2(y, x, n))
+    FROM_AVX2(level, float_from_half_plain(y, x, n), float_from_half_avx2(y, x, n))
 }
 
 static void vector_rope(cpu_level level, float *x, const float *cos_sin, uint32_t n_rot, bool neox) {

@@ -180,9 +180,8 @@ NOVA_TARGET_AVX2 NOVA_INLINE void wide_halves_avx2(const uint8_t *p, size_t stri
         for (uint32_t i = 0; i < n; i++) out[i] = wide_half_avx2(p + i * stride);
         return;
     }
-    __m128i v = _mm_cvtsi32_si128((int)load_u16(p));
-#define HALF(i) v = _mm_insert_epi16(v, (int)load_u16(p + i * stride), i);
-    HALF(1) HALF(2) HALF(3) HALF(4) HALF(5) HALF(6) HALF(7)
+#define HALF(i) (short)load_u16(p + i * stride)
+    __m128i v = _mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7));
 #undef HALF
     _mm256_storeu_ps(out, _mm256_cvtph_ps(v));
 }

@@ -91,14 +91,12 @@ static void scope_leave(jframe *f, const jscope *s) {
 /* As text_reserve grows the buffer, so is it counted. */
 static bool run_reserve(jrun *r, size_t n) {
     text_buffer *b = r->out;
-    size_t       need, cap = b->cap;
-    if (!size_add(b->n, n, &need)) return jinja_fail_memory(r->j);
-    if (need > cap) cap = size_max(need, size_max(64, cap + cap / 2));
-    if (cap > JINJA_MAX_BYTES - r->j->bytes || (b->limit && need > b->limit)) {
-        r->j->over = true;
-        return jinja_fail_memory(r->j);
-    }
-    return true;
+    size_t       need = 0, cap = size_max(64, b->cap + b->cap / 2);
+    bool         fits = size_add(b->n, n, &need) && (!b->limit || need <= b->limit);
+    if (fits && need > b->cap) fits = size_max(need, cap) <= JINJA_MAX_BYTES - r->j->bytes;
+    if (fits) return true;
+    r->j->over = true;
+    return jinja_fail_memory(r->j);
 }
 
 static bool run_print_bytes(jrun *r, const char *p, size_t n) {

@@ -15,7 +15,7 @@
 #define JINJA_MAX_BYTES ((size_t)8 << 20)  /* of memory in all */
 #define JINJA_MAX_STEPS 2500000            /* a step is about 10 ns of work */
 #define JINJA_MAX_NEST  64                 /* of expressions and statements in the text, of values in each other */
-#define JINJA_MAX_DEPTH 400                /* of the interpreter in itself: a level is below 400 bytes of stack */
+#define JINJA_MAX_DEPTH 400                /* of the interpreter in itself; a level takes about 250 bytes of stack */
 
 typedef struct jinja_block jinja_block;
 

@@ -422,6 +422,9 @@ static double seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 #define SLOW 1
 #endif
 #endif
+#if !defined(SLOW) && defined(__GNUC__) && !defined(__OPTIMIZE__)
+#define SLOW 1
+#endif
 #ifndef SLOW
 #define SLOW 0
 #endif

@@ -17685,7 +17685,7 @@ static size_t special_text(const nova_model *m, int32_t id, char *text, size_t s
     return size_min(size, tokenizer_piece(m->tok, id, false, true, text, size));
 }
 
-static nova_result render(const nova_model *model, const nova_chat *chat, bool mark, text_buffer *out, nova_error *error) {
+static nova_result chat_to_text(const nova_model *model, const nova_chat *chat, bool mark, text_buffer *out, nova_error *error) {
     if (!model || !chat || (!chat->messages && chat->n_messages))
         return fail(error, NOVA_ERROR_ARGUMENT, "no model or no conversation was given");
     error_clear(error);
@@ -17706,7 +17706,7 @@ NOVA_API nova_result nova_chat_format(const nova_model *model, const nova_chat *
     if (!model || !n || (!text && capacity)) return fail(error, NOVA_ERROR_ARGUMENT, "nova_chat_format: an argument is NULL");
     text_buffer out;
     text_init(&out, &model->h, CHAT_MAX_BYTES);
-    nova_result result = render(model, chat, false, &out, error);
+    nova_result result = chat_to_text(model, chat, false, &out, error);
     if (result == NOVA_OK) {
         *n = out.n;
         if (out.n > capacity) result = fail(error, NOVA_ERROR_TOO_SMALL, "the text takes %zu bytes, not %zu", out.n, capacity);
@@ -17722,7 +17722,7 @@ NOVA_API nova_result nova_chat_tokenize(const nova_model *model, const nova_chat
         return fail(error, NOVA_ERROR_ARGUMENT, "nova_chat_tokenize: an argument is NULL");
     text_buffer out;
     text_init(&out, &model->h, CHAT_MAX_BYTES);
-    nova_result result = render(model, chat, true, &out, error);
+    nova_result result = chat_to_text(model, chat, true, &out, error);
     if (result == NOVA_OK) {
         /* A template writes every special token itself, BOS included: none is added, as its authors expect. */
         result = tokenizer_encode(model->tok, &model->h, str_of(out.p, out.n), NOVA_PARSE_SPECIAL | TOKENIZER_MARKED,

@@ -2,9 +2,21 @@
 #ifndef NOVA_TEST_H
 #define NOVA_TEST_H
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+/* Microsoft's long double is a double; a C library of another dialect would take the 80-bit one. */
+#ifdef _MSC_VER
+#define erfcl erfc
+#define expl exp
+#define fabsl fabs
+#define frexpl frexp
+#define ldexpl ldexp
+#define sqrtl sqrt
+#define tanhl tanh
+#endif
 
 static int      test_passed, test_failed, test_skipped;
 static uint64_t test_seed;

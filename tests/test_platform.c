@@ -178,7 +178,7 @@ static char folder[64];   /* this run's own */
 
 #if defined(_WIN32)
 /* Absolute and with the prefix that allows any length. */
-static void widen(const char *path, WCHAR *out, size_t size) {
+static void wide_path(const char *path, WCHAR *out, size_t size) {
     WCHAR plain[2048];
     MultiByteToWideChar(CP_UTF8, 0, path, -1, plain, 2048);
     memcpy(out, L"\\\\?\\", 8);
@@ -186,18 +186,18 @@ static void widen(const char *path, WCHAR *out, size_t size) {
 }
 static bool make_folder(const char *path) {
     WCHAR w[2048];
-    widen(path, w, 2048);
+    wide_path(path, w, 2048);
     return CreateDirectoryW(w, NULL) != 0;
 }
 static void remove_path(const char *path) {
     WCHAR w[2048];
-    widen(path, w, 2048);
+    wide_path(path, w, 2048);
     if (!DeleteFileW(w)) RemoveDirectoryW(w);
 }
 static bool write_file(const char *path, const void *p, size_t n) {
     WCHAR w[2048];
     DWORD got = 0;
-    widen(path, w, 2048);
+    wide_path(path, w, 2048);
     HANDLE f = CreateFileW(w, GENERIC_WRITE, 0, NULL, CREATE_ALWAYS, FILE_ATTRIBUTE_NORMAL, NULL);
     if (f == INVALID_HANDLE_VALUE) return false;
     bool ok = WriteFile(f, p, (DWORD)n, &got, NULL) && got == n;

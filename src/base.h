@@ -84,6 +84,13 @@ static nova_result fail_at(nova_error *error, nova_result code, uint64_t offset,
 static nova_result fail_memory(nova_error *error, size_t size, const char *what);
 static void        error_clear(nova_error *error);
 
+/* Returns from the calling function with the result of a call that failed. */
+#define TRY(call)                                        \
+    do {                                                 \
+        nova_result try_result = (call);                 \
+        if (try_result != NOVA_OK) return try_result;    \
+    } while (0)
+
 /* ---- Checked sizes: false on overflow, *out untouched ---- */
 
 NOVA_INLINE bool size_mul(size_t a, size_t b, size_t *out) {

@@ -12,6 +12,7 @@ import re
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+SHADERS = os.path.join(HERE, "..", "shaders")
 
 # Floors from the ground up: a module includes only what stands above it here.
 MODULES = """
@@ -24,6 +25,7 @@ jinja_global jinja_lex jinja_parse jinja_scope jinja_run chat
 model text
 program kv
 cpu
+vk_api vk_device vk_spirv vk_kernel vk_weight vk_matvec vk_matmul vk_small vk_attend vk_choose vk_machine
 sample engine session
 """.split()
 
@@ -31,7 +33,7 @@ HEAD = """/* nova: an embedded runtime for GGUF language models. The interface a
  * MIT license, see LICENSE.
  *
  * This file is generated from src/ by src/join.py: change it there.
- * SPIR-V modules: 0, 0 bytes.
+ * SPIR-V modules: {n_modules}, {n_bytes} bytes.
  */
 
 /* What the system's headers need to be told before the first of them. */
@@ -82,7 +84,46 @@ TAIL = """
 """
 
 
+def spirv():
+    """(name, bytes, source hash) of every shader in shaders/list.txt, and the compiler's version."""
+    with open(os.path.join(SHADERS, "spirv", "manifest.txt"), encoding="utf-8") as f:
+        lines = [line.split() for line in f]
+    out = []
+    for name, source_hash, size in lines[1:]:
+        with open(os.path.join(SHADERS, "spirv", name + ".spv"), "rb") as f:
+            out.append((name, f.read(), source_hash))
+        if len(out[-1][1]) != int(size):
+            sys.exit(f"join.py: {name}.spv is not of the manifest")
+    return out, lines[0][1]
+
+
+def spirv_module():
+    """The text of the module vk_spirv, which is no file of src/."""
+    modules, compiler = spirv()
+    names = [name for name, _, _ in modules]
+    text = [f"/* {len(modules)} shaders, compiled by glslang {compiler} (shaders/build.py). Each names its source's hash. */\n"
+            "#ifndef NOVA_NO_VULKAN\n\ntypedef enum vk_kernel {\n"]
+    text += [f"    KERNEL_{name.upper()},\n" for name in names]
+    text.append("    KERNEL_COUNT\n} vk_kernel;\n\n")
+    for name, data, source_hash in modules:
+        words = [f"0x{int.from_bytes(data[i:i + 4], 'little'):x}" for i in range(0, len(data), 4)]
+        text.append(f"/* {name}: {source_hash} */\nstatic const uint32_t spirv_{name}[] = {{\n")
+        line = ""
+        for w in words:
+            if len(line) + len(w) > 118:
+                text.append(line + "\n")
+                line = ""
+            line += w + ","
+        text.append(line + "\n};\n")
+    text.append("\nstatic const struct { const char *name; const uint32_t *words; uint32_t bytes; } vk_kernels[KERNEL_COUNT] = {\n")
+    text += [f'    {{"{name}", spirv_{name}, {len(data)}}},\n' for name, data, _ in modules]
+    text.append("};\n\n#endif\n")
+    return "".join(text)
+
+
 def read(name):
+    if name == "vk_spirv.h":
+        return '#include "vk_device.h"\n' + spirv_module()
     path = os.path.join(HERE, name)
     if not os.path.exists(path):
         return None
@@ -94,7 +135,7 @@ def read(name):
 
 
 def includes(text):
-    return re.findall(r'^#include "(\w+)\.h"', text or "", re.M)
+    return re.findall(r'^#include "(\w+)\.h"', (text or "")[:20000], re.M)   # the first lines of a module
 
 
 def closure(wanted):
@@ -118,7 +159,9 @@ def check_floors(module, text):
 
 
 def join(modules):
-    parts = [HEAD, '#include "nova.h"\n']
+    shaders = spirv()[0] if "vk_spirv" in modules else []
+    head = HEAD.replace("{n_modules}", str(len(shaders))).replace("{n_bytes}", str(sum(len(d) for _, d, _ in shaders)))
+    parts = [head, '#include "nova.h"\n']
     for m in modules:
         for name in (m + ".h", m + ".c"):
             text = read(name)
@@ -136,8 +179,9 @@ def main():
     p.add_argument("--only", default="")
     a = p.parse_args()
     modules = closure(a.only.split(",")) if a.only else [m for m in MODULES if read(m + ".h") or read(m + ".c")]
+    text = join(modules)   # before the file is opened: when joining fails, it stays
     with open(a.o, "w", encoding="utf-8", newline="\n") as f:
-        f.write(join(modules))
+        f.write(text)
 
 
 if __name__ == "__main__":

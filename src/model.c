@@ -94,12 +94,6 @@ static nova_result read_layer_u32(const nova_model *m, const char *name, uint32_
     return NOVA_OK;
 }
 
-#define TRY(call)                                        \
-    do {                                                 \
-        nova_result try_result = (call);                 \
-        if (try_result != NOVA_OK) return try_result;    \
-    } while (0)
-
 static nova_result read_layers(nova_model *m, nova_error *error) {
     const uint32_t limit = 1u << 24;   /* above any model, and low enough that products stay in 64 bits */
     size_t bytes;

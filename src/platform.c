@@ -12,6 +12,7 @@
 #include <process.h>
 #else
 #include <errno.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
@@ -36,6 +37,36 @@
 
 #define THREAD_STACK ((size_t)1 << 20)   /* the same everywhere: some systems' default is 128 KiB, others' 8 MiB */
 #define READ_PIECE   ((size_t)16 << 20)
+
+/* ---- Libraries ---- */
+
+#ifdef _WIN32
+
+static void *library_open(const char *name) {
+    /* Not from the current folder, where somebody else's file of that name may lie. */
+    return (void *)LoadLibraryExA(name, NULL, LOAD_LIBRARY_SEARCH_DEFAULT_DIRS | LOAD_LIBRARY_SEARCH_SYSTEM32);
+}
+
+static any_function library_function(void *library, const char *name) {
+    return (any_function)(uintptr_t)GetProcAddress((HMODULE)library, name);
+}
+
+static void library_close(void *library) { FreeLibrary((HMODULE)library); }
+
+#else
+
+static void *library_open(const char *name) { return dlopen(name, RTLD_NOW | RTLD_LOCAL); }
+
+static any_function library_function(void *library, const char *name) {
+    void        *object = dlsym(library, name);
+    any_function f;
+    memcpy(&f, &object, sizeof f);   /* ISO C has no cast from an object's pointer to a function's */
+    return f;
+}
+
+static void library_close(void *library) { dlclose(library); }
+
+#endif
 
 /* ---- Messages about paths ---- */
 

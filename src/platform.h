@@ -84,6 +84,15 @@ static void wait_lock_leave(wait_lock *l);
 static void wait_lock_sleep(wait_lock *l);   /* inside; wakes up inside; may wake for no reason */
 static void wait_lock_wake_all(wait_lock *l);
 
+/* ---- Libraries found at run time ---- */
+
+typedef void (*any_function)(void);
+
+/* By its system name ("libvulkan.so.1", "vulkan-1.dll"), through the system's own search path; NULL: not there. */
+NOVA_UNUSED static void        *library_open(const char *name);
+NOVA_UNUSED static any_function library_function(void *library, const char *name);   /* NULL: it has none */
+NOVA_UNUSED static void         library_close(void *library);
+
 /* ---- Time ---- */
 
 static uint64_t clock_ns(void);        /* monotonic */

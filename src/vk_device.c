@@ -1,0 +1,708 @@
+/* Finding and opening a device, and its memory: see vk_device.h. */
+#include "vk_device.h"
+
+#ifndef NOVA_NO_VULKAN
+
+#define VK_MOST_DEVICES  16
+#define VK_BLOCK_DEVICE  ((uint64_t)64 << 20)   /* least size of a block of device memory */
+#define VK_BLOCK_HOST    ((uint64_t)1 << 20)
+#define VK_SLICE_ALIGN   256                    /* the largest alignment that a binding's offset may need */
+#define VK_STAGING       ((uint64_t)8 << 20)
+#define VK_WAIT_NS       ((uint64_t)300 * 1000000000u)   /* behind which a device counts as hung */
+
+/* ---- What a device can ---- */
+
+typedef struct extension_list {
+    VkExtensionProperties *at;
+    uint32_t               n;
+} extension_list;
+
+static bool has_extension(const extension_list *l, const char *name) {
+    for (uint32_t i = 0; i < l->n; i++)
+        if (!strcmp(l->at[i].extensionName, name)) return true;
+    return false;
+}
+
+static nova_result list_extensions(const vk_api *api, const host *h, VkPhysicalDevice p, extension_list *l, nova_error *error) {
+    l->at = NULL, l->n = 0;
+    VK_TRY(api->EnumerateDeviceExtensionProperties(p, NULL, &l->n, NULL), "asking for a device's extensions");
+    if (l->n == 0) return NOVA_OK;
+    l->at = (VkExtensionProperties *)mem_zalloc(h, l->n * sizeof *l->at);
+    if (!l->at) return fail_memory(error, l->n * sizeof *l->at, "a device's extensions");
+    uint32_t n = l->n;
+    VkResult r = api->EnumerateDeviceExtensionProperties(p, NULL, &n, l->at);
+    if (r == VK_SUCCESS || r == VK_INCOMPLETE) return NOVA_OK;   /* incomplete: the rest stays empty text */
+    mem_free(h, l->at, l->n * sizeof *l->at);
+    l->at = NULL, l->n = 0;
+    return vk_fail(error, r, "asking for a device's extensions");
+}
+
+/* The features that nova uses, as a chain; zeroed where not asked. */
+typedef struct feature_chain {
+    VkPhysicalDeviceFeatures2                              all;
+    VkPhysicalDevice16BitStorageFeatures                   storage16;
+    VkPhysicalDevice8BitStorageFeatures                    storage8;
+    VkPhysicalDeviceShaderFloat16Int8Features              small_types;
+    VkPhysicalDeviceShaderIntegerDotProductFeaturesKHR     dot;
+    VkPhysicalDeviceSubgroupSizeControlFeaturesEXT         sized;
+    VkPhysicalDeviceCooperativeMatrixFeaturesKHR           matrix;
+    VkPhysicalDeviceVulkanMemoryModelFeatures              memory_model;
+    VkPhysicalDevicePipelineExecutablePropertiesFeaturesKHR executable;
+} feature_chain;
+
+static void chain(void **tail, void *next, VkStructureType type, size_t size) {
+    VkBaseOutStructure *s = (VkBaseOutStructure *)next, *last = (VkBaseOutStructure *)*tail;
+    memset(next, 0, size);
+    s->sType    = type;
+    last->pNext = s;
+    *tail       = next;
+}
+
+/* What was promoted into the core of a version needs no extension there. */
+static bool offers(const extension_list *l, uint32_t api, uint32_t core, const char *name) {
+    return api >= core || has_extension(l, name);
+}
+
+static void chain_features(feature_chain *f, const extension_list *l, uint32_t api) {
+    void *tail = &f->all;
+    memset(f, 0, sizeof *f);
+    f->all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2;
+#define CHAIN(member, type) chain(&tail, &f->member, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_##type, sizeof f->member)
+    CHAIN(storage16, 16BIT_STORAGE_FEATURES);
+    if (offers(l, api, VK_API_VERSION_1_2, "VK_KHR_8bit_storage")) CHAIN(storage8, 8BIT_STORAGE_FEATURES);
+    if (offers(l, api, VK_API_VERSION_1_2, "VK_KHR_shader_float16_int8")) CHAIN(small_types, SHADER_FLOAT16_INT8_FEATURES);
+    if (offers(l, api, VK_API_VERSION_1_3, "VK_KHR_shader_integer_dot_product")) CHAIN(dot, SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR);
+    if (offers(l, api, VK_API_VERSION_1_3, "VK_EXT_subgroup_size_control")) CHAIN(sized, SUBGROUP_SIZE_CONTROL_FEATURES_EXT);
+    if (has_extension(l, VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME)) CHAIN(matrix, COOPERATIVE_MATRIX_FEATURES_KHR);
+    if (offers(l, api, VK_API_VERSION_1_2, "VK_KHR_vulkan_memory_model")) CHAIN(memory_model, VULKAN_MEMORY_MODEL_FEATURES);
+    if (has_extension(l, "VK_KHR_pipeline_executable_properties"))
+        CHAIN(executable, PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR);
+#undef CHAIN
+}
+
+/* Abilities by features, and the extensions that using them takes where they are no part of the core. */
+static uint32_t abilities(const feature_chain *f) {
+    uint32_t can = 0;
+    if (f->storage16.storageBuffer16BitAccess) can |= VK_CAN_STORAGE16;
+    if (f->storage8.storageBuffer8BitAccess) can |= VK_CAN_STORAGE8;
+    if (f->small_types.shaderFloat16) can |= VK_CAN_F16;
+    if (f->small_types.shaderInt8) can |= VK_CAN_INT8;
+    if (f->dot.shaderIntegerDotProduct) can |= VK_CAN_DOT;
+    if (f->sized.subgroupSizeControl && f->sized.computeFullSubgroups) can |= VK_CAN_SIZED;
+    if (f->matrix.cooperativeMatrix && f->memory_model.vulkanMemoryModel && f->small_types.shaderFloat16) can |= VK_CAN_MATRIX;
+    if (f->executable.pipelineExecutableInfo) can |= VK_CAN_EXECUTABLE;
+    return can;
+}
+
+static void ask_matrices(const vk_api *api, VkPhysicalDevice p, vk_caps *c) {
+    VkCooperativeMatrixPropertiesKHR props[64];
+    uint32_t n = COUNT_OF(props);
+    for (uint32_t i = 0; i < n; i++) {
+        memset(&props[i], 0, sizeof props[i]);
+        props[i].sType = VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR;
+    }
+    if (!api->GetPhysicalDeviceCooperativeMatrixPropertiesKHR) return;
+    VkResult r = api->GetPhysicalDeviceCooperativeMatrixPropertiesKHR(p, &n, props);
+    if (r != VK_SUCCESS && r != VK_INCOMPLETE) return;
+    for (uint32_t i = 0; i < n && c->n_matrices < VK_MATRICES; i++) {
+        if (props[i].scope != VK_SCOPE_SUBGROUP_KHR || props[i].saturatingAccumulation || props[i].CType != props[i].ResultType) continue;
+        vk_matrix *m = &c->matrices[c->n_matrices++];
+        m->m = props[i].MSize, m->n = props[i].NSize, m->k = props[i].KSize;
+        m->a = props[i].AType, m->b = props[i].BType, m->c = props[i].CType;
+    }
+}
+
+static void ask_memory(const vk_api *api, VkPhysicalDevice p, vk_caps *c, VkPhysicalDeviceMemoryProperties *memory) {
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget;
+    VkPhysicalDeviceMemoryProperties2         all;
+    memset(&budget, 0, sizeof budget);
+    memset(&all, 0, sizeof all);
+    all.sType    = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2;
+    budget.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT;
+    if (c->can & VK_CAN_BUDGET) all.pNext = &budget;
+    api->GetPhysicalDeviceMemoryProperties2(p, &all);
+    *memory    = all.memoryProperties;
+    c->unified = true;
+    for (uint32_t i = 0; i < memory->memoryHeapCount; i++) {
+        if (!(memory->memoryHeaps[i].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT)) continue;
+        if (memory->memoryHeaps[i].size <= c->heap_bytes) continue;
+        c->heap_bytes = c->heap_free = memory->memoryHeaps[i].size;
+        if (budget.heapBudget[i]) c->heap_free = budget.heapBudget[i] > budget.heapUsage[i] ? budget.heapBudget[i] - budget.heapUsage[i] : 0;
+    }
+    for (uint32_t i = 0; i < memory->memoryTypeCount; i++) {
+        VkMemoryPropertyFlags f = memory->memoryTypes[i].propertyFlags;
+        if ((f & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT) && !(f & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) &&
+            !(f & (VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT)))
+            c->unified = false;
+    }
+}
+
+static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extension_list *l, vk_caps *c) {
+    VkPhysicalDeviceProperties2                              all;
+    VkPhysicalDeviceSubgroupProperties                       subgroup;
+    VkPhysicalDeviceMaintenance3Properties                   sizes;
+    VkPhysicalDeviceSubgroupSizeControlPropertiesEXT         sized;
+    VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR     dot;
+    void *tail = &all;
+    memset(&all, 0, sizeof all);
+    memset(&sized, 0, sizeof sized);
+    memset(&dot, 0, sizeof dot);
+    all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
+    chain(&tail, &subgroup, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES, sizeof subgroup);
+    chain(&tail, &sizes, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES, sizeof sizes);
+    if (offers(l, c->api, VK_API_VERSION_1_3, "VK_EXT_subgroup_size_control"))
+        chain(&tail, &sized, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT, sizeof sized);
+    if (offers(l, c->api, VK_API_VERSION_1_3, "VK_KHR_shader_integer_dot_product"))
+        chain(&tail, &dot, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR, sizeof dot);
+    api->GetPhysicalDeviceProperties2(p, &all);
+
+    const VkPhysicalDeviceLimits *limits = &all.properties.limits;
+    const VkSubgroupFeatureFlags  needed = VK_SUBGROUP_FEATURE_BASIC_BIT | VK_SUBGROUP_FEATURE_ARITHMETIC_BIT | VK_SUBGROUP_FEATURE_SHUFFLE_BIT;
+    if ((subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) && (subgroup.supportedOperations & needed) == needed)
+        c->can |= VK_CAN_SUBGROUP;
+    c->subgroup = subgroup.subgroupSize ? subgroup.subgroupSize : 1;
+    c->subgroup_min = c->subgroup_max = c->subgroup;
+    if (sized.maxSubgroupSize) c->subgroup_min = sized.minSubgroupSize, c->subgroup_max = sized.maxSubgroupSize;
+    if (!(sized.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT)) c->can &= ~(uint32_t)VK_CAN_SIZED;
+    c->dot_fast      = dot.integerDotProduct4x8BitPackedSignedAccelerated;
+    c->max_workgroup = limits->maxComputeWorkGroupInvocations < limits->maxComputeWorkGroupSize[0]
+                           ? limits->maxComputeWorkGroupInvocations : limits->maxComputeWorkGroupSize[0];
+    for (int i = 0; i < 3; i++) c->max_groups[i] = limits->maxComputeWorkGroupCount[i];
+    c->max_shared   = limits->maxComputeSharedMemorySize;
+    c->max_push     = limits->maxPushConstantsSize;
+    c->max_range    = limits->maxStorageBufferRange;
+    c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
+    c->align        = limits->minStorageBufferOffsetAlignment;
+    c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
+}
+
+static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *c,
+                              VkPhysicalDeviceMemoryProperties *memory, nova_error *error) {
+    VkPhysicalDeviceProperties props;
+    extension_list             l;
+    memset(c, 0, sizeof *c);
+    api->GetPhysicalDeviceProperties(p, &props);
+    memcpy(c->name, props.deviceName, sizeof c->name);
+    c->name[sizeof c->name - 1] = 0;
+    c->type = props.deviceType, c->vendor = props.vendorID, c->device = props.deviceID;
+    c->api = props.apiVersion, c->driver_version = props.driverVersion;
+    if (c->api < VK_API_VERSION_1_1) return NOVA_OK;   /* listed, never opened */
+    TRY(list_extensions(api, h, p, &l, error));
+    feature_chain f;
+    chain_features(&f, &l, c->api);
+    api->GetPhysicalDeviceFeatures2(p, &f.all);
+    c->can = abilities(&f);
+    if (has_extension(&l, "VK_EXT_memory_budget")) c->can |= VK_CAN_BUDGET;
+    if (has_extension(&l, "VK_EXT_external_memory_host")) c->can |= VK_CAN_IMPORT;
+    ask_properties(api, p, &l, c);
+    if (c->can & VK_CAN_MATRIX) ask_matrices(api, p, c);
+    if (!c->n_matrices) c->can &= ~(uint32_t)VK_CAN_MATRIX;
+    ask_memory(api, p, c, memory);
+    mem_free(h, l.at, l.n * sizeof *l.at);
+    return NOVA_OK;
+}
+
+/* ---- The instance ---- */
+
+static nova_result instance_open(vk_api *api, VkInstance *instance, nova_error *error) {
+    uint32_t version = 0;
+    VK_TRY(api->EnumerateInstanceVersion(&version), "asking for Vulkan's version");
+    if (version < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "Vulkan here is 1.0: 1.1 is the least");
+    VkApplicationInfo    app;
+    VkInstanceCreateInfo info;
+    memset(&app, 0, sizeof app);
+    memset(&info, 0, sizeof info);
+    app.sType            = VK_STRUCTURE_TYPE_APPLICATION_INFO;
+    app.pEngineName      = "nova";
+    app.apiVersion       = version < VK_API_VERSION_1_3 ? version : VK_API_VERSION_1_3;
+    info.sType           = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
+    info.pApplicationInfo = &app;
+    VK_TRY(api->CreateInstance(&info, NULL, instance), "opening Vulkan");
+    nova_result result = vk_api_instance(api, *instance, error);
+    if (result != NOVA_OK && api->DestroyInstance) {
+        api->DestroyInstance(*instance, NULL);
+        *instance = VK_NULL_HANDLE;
+    }
+    return result;
+}
+
+static nova_result list_physical(const vk_api *api, VkInstance instance, VkPhysicalDevice *out, uint32_t *n, nova_error *error) {
+    *n = VK_MOST_DEVICES;
+    VkResult r = api->EnumeratePhysicalDevices(instance, n, out);
+    if (r != VK_SUCCESS && r != VK_INCOMPLETE) return vk_fail(error, r, "asking for Vulkan's devices");
+    return NOVA_OK;
+}
+
+static nova_result list_in_instance(const vk_api *api, const host *h, VkInstance instance, vk_caps *out, uint32_t capacity,
+                                    uint32_t *n, nova_error *error) {
+    VkPhysicalDevice                 devices[VK_MOST_DEVICES];
+    VkPhysicalDeviceMemoryProperties memory;
+    TRY(list_physical(api, instance, devices, n, error));
+    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], &memory, error));
+    return NOVA_OK;
+}
+
+static nova_result vk_device_list(const host *h, vk_caps *out, uint32_t capacity, uint32_t *n, nova_error *error) {
+    vk_api     api;
+    VkInstance instance = VK_NULL_HANDLE;
+    *n = 0;
+    TRY(vk_api_open(&api, NULL, error));
+    nova_result result = instance_open(&api, &instance, error);
+    if (result == NOVA_OK) {
+        result = list_in_instance(&api, h, instance, out, capacity, n, error);
+        api.DestroyInstance(instance, NULL);
+    }
+    vk_api_close(&api);
+    return result;
+}
+
+/* ---- Choosing ---- */
+
+/* Greater is better; "auto" never takes a CPU. */
+static uint64_t device_score(const vk_caps *c) {
+    uint64_t kind = c->type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ? 4 : c->type == VK_PHYSICAL_DEVICE_TYPE_VIRTUAL_GPU ? 3
+                  : c->type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU ? 2 : 1;
+    return kind << 56 | (c->heap_bytes & (((uint64_t)1 << 56) - 1));
+}
+
+/* The device that `want` names, or -1. */
+static int device_by_name(const char *want, const vk_caps *caps, uint32_t n) {
+    bool     only_real = !strcmp(want, "auto");
+    int      best      = -1;
+    if (!strncmp(want, "gpu:", 4)) {
+        char *end;
+        long  index = strtol(want + 4, &end, 10);
+        return *end == 0 && end != want + 4 && index >= 0 && index < (long)n && caps[index].api >= VK_API_VERSION_1_1 ? (int)index : -1;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (caps[i].api < VK_API_VERSION_1_1 || (only_real && caps[i].type == VK_PHYSICAL_DEVICE_TYPE_CPU)) continue;
+        if (best < 0 || device_score(&caps[i]) > device_score(&caps[best])) best = (int)i;
+    }
+    return best;
+}
+
+static nova_result choose_device(vk_device *d, nova_error *error) {
+    VkPhysicalDevice devices[VK_MOST_DEVICES];
+    uint32_t         n;
+    vk_caps         *caps = (vk_caps *)mem_zalloc(&d->h, VK_MOST_DEVICES * sizeof *caps);
+    if (!caps) return fail_memory(error, VK_MOST_DEVICES * sizeof *caps, "the list of devices");
+    nova_result result = list_physical(&d->api, d->instance, devices, &n, error);
+    for (uint32_t i = 0; result == NOVA_OK && i < n; i++)
+        result = ask_device(&d->api, &d->h, devices[i], &caps[i], &d->memory, error);
+    int chosen = result == NOVA_OK ? device_by_name(d->desc.want, caps, n) : -1;
+    if (result == NOVA_OK && chosen < 0)
+        result = fail(error, NOVA_ERROR_DEVICE, "device '%.32s': Vulkan has %u device%s here, none that fits", d->desc.want, n, n == 1 ? "" : "s");
+    if (result == NOVA_OK) {
+        d->physical = devices[chosen];
+        result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
+    }
+    mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
+    d->caps.can &= ~d->desc.without;
+    if (d->desc.max_range && d->desc.max_range < d->caps.max_range) d->caps.max_range = d->desc.max_range;
+    if (d->desc.max_alloc && d->desc.max_alloc < d->caps.max_alloc) d->caps.max_alloc = d->desc.max_alloc;
+    return result;
+}
+
+static nova_result choose_family(vk_device *d, nova_error *error) {
+    VkQueueFamilyProperties families[32];
+    uint32_t n = COUNT_OF(families);
+    d->api.GetPhysicalDeviceQueueFamilyProperties(d->physical, &n, families);
+    for (d->family = 0; d->family < n; d->family++)
+        if (families[d->family].queueFlags & VK_QUEUE_COMPUTE_BIT) break;
+    if (d->family >= n) return fail(error, NOVA_ERROR_DEVICE, "%s has no queue that computes", d->caps.name);
+    if (!families[d->family].timestampValidBits) d->caps.timestamp_ns = 0;
+    return NOVA_OK;
+}
+
+/* ---- The device ---- */
+
+/* Extensions to name where the device has them; features come by the chain. */
+static const char *const wanted_extensions[] = {
+    "VK_KHR_8bit_storage", "VK_KHR_shader_float16_int8", "VK_KHR_shader_integer_dot_product", "VK_EXT_subgroup_size_control",
+    VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, "VK_KHR_vulkan_memory_model", "VK_KHR_pipeline_executable_properties",
+    "VK_EXT_memory_budget", "VK_KHR_portability_subset",
+};
+
+/* Only what is used is turned on: a driver may do less well with the rest. */
+static void keep_used_features(feature_chain *f, uint32_t can) {
+    memset(&f->all.features, 0, sizeof f->all.features);
+    f->storage16.uniformAndStorageBuffer16BitAccess = f->storage16.storagePushConstant16 = f->storage16.storageInputOutput16 = 0;
+    f->storage8.uniformAndStorageBuffer8BitAccess = f->storage8.storagePushConstant8 = 0;
+    f->matrix.cooperativeMatrixRobustBufferAccess = 0;
+    if (!(can & VK_CAN_STORAGE16)) f->storage16.storageBuffer16BitAccess = 0;
+    if (!(can & VK_CAN_STORAGE8)) f->storage8.storageBuffer8BitAccess = 0;
+    if (!(can & VK_CAN_F16)) f->small_types.shaderFloat16 = 0;
+    if (!(can & VK_CAN_INT8)) f->small_types.shaderInt8 = 0;
+    if (!(can & VK_CAN_DOT)) f->dot.shaderIntegerDotProduct = 0;
+    if (!(can & VK_CAN_MATRIX)) f->matrix.cooperativeMatrix = 0;
+}
+
+static nova_result create_device(vk_device *d, nova_error *error) {
+    extension_list l;
+    feature_chain  f;
+    const char    *names[COUNT_OF(wanted_extensions)];
+    float          priority = 0.5f;
+    VkDeviceQueueCreateInfo queue;
+    VkDeviceCreateInfo      info;
+    TRY(list_extensions(&d->api, &d->h, d->physical, &l, error));
+    chain_features(&f, &l, d->caps.api);
+    d->api.GetPhysicalDeviceFeatures2(d->physical, &f.all);
+    keep_used_features(&f, d->caps.can);
+    memset(&queue, 0, sizeof queue);
+    memset(&info, 0, sizeof info);
+    queue.sType            = VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO;
+    queue.queueFamilyIndex = d->family;
+    queue.queueCount       = 1;
+    queue.pQueuePriorities = &priority;
+    info.sType                   = VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO;
+    info.pNext                   = &f.all;
+    info.queueCreateInfoCount    = 1;
+    info.pQueueCreateInfos       = &queue;
+    info.ppEnabledExtensionNames = names;
+    for (size_t i = 0; i < COUNT_OF(wanted_extensions); i++)
+        if (has_extension(&l, wanted_extensions[i])) names[info.enabledExtensionCount++] = wanted_extensions[i];
+    mem_free(&d->h, l.at, l.n * sizeof *l.at);
+    VK_TRY(d->api.CreateDevice(d->physical, &info, NULL, &d->device), d->caps.name);
+    TRY(vk_api_device(&d->api, d->device, error));
+    d->api.GetDeviceQueue(d->device, d->family, 0, &d->queue);
+    return NOVA_OK;
+}
+
+static nova_result create_fence(const vk_device *d, VkFence *fence, nova_error *error) {
+    VkFenceCreateInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType = VK_STRUCTURE_TYPE_FENCE_CREATE_INFO;
+    VK_TRY(d->api.CreateFence(d->device, &info, NULL, fence), "a fence");
+    return NOVA_OK;
+}
+
+static nova_result create_command_pool(const vk_device *d, VkCommandPool *pool, nova_error *error) {
+    VkCommandPoolCreateInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.queueFamilyIndex = d->family;
+    VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, pool), "a command pool");
+    return NOVA_OK;
+}
+
+static nova_result create_layout(vk_device *d, nova_error *error) {
+    VkDescriptorSetLayoutBinding    bindings[8];
+    VkDescriptorSetLayoutCreateInfo set;
+    VkPipelineLayoutCreateInfo      layout;
+    VkPushConstantRange             push;
+    memset(bindings, 0, sizeof bindings);
+    memset(&set, 0, sizeof set);
+    memset(&layout, 0, sizeof layout);
+    for (uint32_t i = 0; i < COUNT_OF(bindings); i++) {
+        bindings[i].binding         = i;
+        bindings[i].descriptorType  = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+        bindings[i].descriptorCount = 1;
+        bindings[i].stageFlags      = VK_SHADER_STAGE_COMPUTE_BIT;
+    }
+    set.sType        = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO;
+    set.bindingCount = COUNT_OF(bindings);
+    set.pBindings    = bindings;
+    VK_TRY(d->api.CreateDescriptorSetLayout(d->device, &set, NULL, &d->set_layout), "the layout of descriptors");
+    push.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
+    push.offset     = 0;
+    push.size       = 128;   /* what every device has */
+    layout.sType                  = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
+    layout.setLayoutCount         = 1;
+    layout.pSetLayouts            = &d->set_layout;
+    layout.pushConstantRangeCount = 1;
+    layout.pPushConstantRanges    = &push;
+    VK_TRY(d->api.CreatePipelineLayout(d->device, &layout, NULL, &d->layout), "the layout of pipelines");
+    return NOVA_OK;
+}
+
+static nova_result create_pipeline_cache(vk_device *d, nova_error *error) {
+    VkPipelineCacheCreateInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+    VK_TRY(d->api.CreatePipelineCache(d->device, &info, NULL, &d->cache), "the pipeline cache");
+    return NOVA_OK;
+}
+
+static nova_result device_begin(vk_device *d, nova_error *error) {
+    TRY(vk_api_open(&d->api, NULL, error));
+    TRY(instance_open(&d->api, &d->instance, error));
+    TRY(choose_device(d, error));
+    TRY(choose_family(d, error));
+    TRY(create_device(d, error));
+    TRY(create_fence(d, &d->fence, error));
+    TRY(create_command_pool(d, &d->pool, error));
+    TRY(create_layout(d, error));
+    return create_pipeline_cache(d, error);
+}
+
+static nova_result vk_device_open(vk_device **out, const host *h, const vk_device_desc *desc, nova_error *error) {
+    vk_device *d = (vk_device *)mem_zalloc(h, sizeof *d);
+    *out = NULL;
+    if (!d) return fail_memory(error, sizeof *d, "a device");
+    d->h    = *h;
+    d->desc = *desc;
+    if (!d->desc.want) d->desc.want = "auto";
+    nova_result result = device_begin(d, error);
+    d->desc.want = NULL;   /* the caller's text */
+    if (result != NOVA_OK) {
+        vk_device_close(d);
+        return result;
+    }
+    *out = d;
+    return NOVA_OK;
+}
+
+static void device_objects_close(vk_device *d) {
+    d->api.DeviceWaitIdle(d->device);
+    for (uint32_t i = 0; i < d->n_pipelines; i++) d->api.DestroyPipeline(d->device, d->pipelines[i].handle, NULL);
+    if (d->cache) d->api.DestroyPipelineCache(d->device, d->cache, NULL);
+    if (d->layout) d->api.DestroyPipelineLayout(d->device, d->layout, NULL);
+    if (d->set_layout) d->api.DestroyDescriptorSetLayout(d->device, d->set_layout, NULL);
+    if (d->pool) d->api.DestroyCommandPool(d->device, d->pool, NULL);
+    if (d->fence) d->api.DestroyFence(d->device, d->fence, NULL);
+    for (uint32_t i = 0; i < d->n_blocks; i++) {
+        if (d->blocks[i].buffer) d->api.DestroyBuffer(d->device, d->blocks[i].buffer, NULL);
+        if (d->blocks[i].memory) d->api.FreeMemory(d->device, d->blocks[i].memory, NULL);   /* unmaps too */
+    }
+}
+
+static void vk_device_close(vk_device *d) {
+    if (!d) return;
+    host h = d->h;
+    if (d->device && d->api.DeviceWaitIdle) device_objects_close(d);
+    if (d->device && d->api.DestroyDevice) d->api.DestroyDevice(d->device, NULL);
+    if (d->instance && d->api.DestroyInstance) d->api.DestroyInstance(d->instance, NULL);
+    vk_api_close(&d->api);
+    mem_free(&h, d->pipelines, d->cap_pipelines * sizeof *d->pipelines);
+    mem_free(&h, d->blocks, d->cap_blocks * sizeof *d->blocks);
+    mem_free(&h, d, sizeof *d);
+}
+
+/* ---- Memory ---- */
+
+/* Flags that a memory type must have, and further ones in the order of preference. */
+static const struct {
+    VkMemoryPropertyFlags must, rather, rather_not;
+} memory_wishes[VK_USE_COUNT][2] = {
+    /* DEVICE, mapped where that costs nothing */
+    {{VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, 0}, {0, 0, 0}},
+    {{VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0},
+     {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0, 0}},
+    {{VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 0},
+     {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0, 0}},
+};
+
+/* The host sees device memory at no cost where the type's heap is the device's whole one. */
+static bool is_whole_heap(const vk_device *d, uint32_t type) {
+    return d->memory.memoryHeaps[d->memory.memoryTypes[type].heapIndex].size >= d->caps.heap_bytes;
+}
+
+/* How well a type fits, 0: not at all. */
+static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
+    VkMemoryPropertyFlags f     = d->memory.memoryTypes[type].propertyFlags;
+    VkMemoryPropertyFlags never = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT;
+    VkMemoryPropertyFlags must  = memory_wishes[use][wish].must, rather = memory_wishes[use][wish].rather;
+    if ((f & must) != must || (f & never)) return 0;
+    if (use == VK_USE_DEVICE) {
+        VkMemoryPropertyFlags seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+        if ((f & seen) == seen && is_whole_heap(d, type)) return d->desc.staged ? 2 : 3;
+        return (f & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) ? 1 : 2;
+    }
+    return (f & rather) == rather ? 2 : 1;
+}
+
+static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, nova_error *error) {
+    VkMemoryAllocateInfo info;
+    VkResult             r    = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    uint32_t             tried = 0;
+    memset(&info, 0, sizeof info);
+    info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    info.allocationSize = size;
+    for (int wish = 0; wish < 2; wish++)
+        for (int fit = 3; fit > 0; fit--)
+            for (uint32_t t = 0; t < d->memory.memoryTypeCount; t++) {
+                if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
+                tried |= (uint32_t)1 << t;
+                info.memoryTypeIndex = t;
+                r = d->api.AllocateMemory(d->device, &info, NULL, &b->memory);
+                if (r != VK_SUCCESS) {
+                    b->memory = VK_NULL_HANDLE;
+                    continue;
+                }
+                VkMemoryPropertyFlags f = d->memory.memoryTypes[t].propertyFlags, seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+                void *map = NULL;
+                if ((f & seen) != seen || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
+                VK_TRY(d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map), "mapping device memory");
+                b->map = (uint8_t *)map;
+                return NOVA_OK;
+            }
+    char what[96];
+    snprintf(what, sizeof what, "%llu bytes of device memory", (unsigned long long)size);
+    return vk_fail(error, r, what);
+}
+
+static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_error *error) {
+    VkBufferCreateInfo   info;
+    VkMemoryRequirements need;
+    memset(&info, 0, sizeof info);
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
+    info.size  = size;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+    VK_TRY(d->api.CreateBuffer(d->device, &info, NULL, &b->buffer), "a buffer");
+    d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
+    TRY(allocate(d, b, need.memoryTypeBits, need.size, error));
+    VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
+    b->size = size;
+    if (b->use == VK_USE_DEVICE) d->taken += need.size;
+    if (b->use != VK_USE_DEVICE && b->map) memset(b->map, 0, (size_t)size);
+    return NOVA_OK;
+}
+
+static uint64_t vram_limit(const vk_device *d) { return d->desc.vram_limit ? d->desc.vram_limit : d->caps.heap_free; }
+
+static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
+    uint64_t size = use == VK_USE_DEVICE ? VK_BLOCK_DEVICE : VK_BLOCK_HOST, limit = vram_limit(d);
+    if (use == VK_USE_DEVICE && d->taken + size > limit) size = limit > d->taken ? (limit - d->taken) & ~(uint64_t)255 : 0;
+    if (size < least) size = least;
+    if (size > d->caps.max_alloc) size = least;
+    if (size > d->caps.max_alloc)
+        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
+                    (unsigned long long)d->caps.max_alloc);
+    if (use == VK_USE_DEVICE && d->taken + size > limit)
+        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory and %llu more are beyond the limit of %llu",
+                    (unsigned long long)d->taken, (unsigned long long)size, (unsigned long long)limit);
+    if (d->n_blocks == d->cap_blocks) {
+        uint32_t  cap = d->cap_blocks ? 2 * d->cap_blocks : 16;
+        vk_block *more = (vk_block *)mem_resize(&d->h, d->blocks, d->cap_blocks * sizeof *more, cap * sizeof *more);
+        if (!more) return fail_memory(error, cap * sizeof *more, "device memory blocks");
+        d->blocks = more, d->cap_blocks = cap;
+    }
+    vk_block *b = &d->blocks[d->n_blocks++];   /* counted at once: closing takes back what it has got by then */
+    memset(b, 0, sizeof *b);
+    b->use = use;
+    return block_open(d, b, size, error);
+}
+
+static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
+    if (b->use != use || b->size - b->used < size) return false;
+    out->buffer = b->buffer;
+    out->offset = b->used;
+    out->size   = size;
+    out->map    = b->map ? b->map + b->used : NULL;
+    b->used += size;
+    return true;
+}
+
+static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error) {
+    memset(out, 0, sizeof *out);
+    uint64_t rounded = (size + VK_SLICE_ALIGN - 1) & ~(uint64_t)(VK_SLICE_ALIGN - 1);
+    if (rounded < size) return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory", (unsigned long long)size);
+    for (uint32_t i = 0; i < d->n_blocks; i++)
+        if (block_take(&d->blocks[i], use, rounded, out)) {
+            out->size = size;
+            return NOVA_OK;
+        }
+    TRY(block_add(d, use, rounded, error));
+    block_take(&d->blocks[d->n_blocks - 1], use, rounded, out);
+    out->size = size;
+    return NOVA_OK;
+}
+
+/* ---- Short work ---- */
+
+static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error) {
+    VkSubmitInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType              = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+    info.commandBufferCount = 1;
+    info.pCommandBuffers    = &commands;
+    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
+    VK_TRY(d->api.QueueSubmit(d->queue, 1, &info, fence), "giving work to the device");
+    VK_TRY(d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+    return NOVA_OK;
+}
+
+/* A command buffer of the device's own pool, for once. */
+static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
+    VkCommandBufferAllocateInfo allocate_info;
+    VkCommandBufferBeginInfo    begin;
+    memset(&allocate_info, 0, sizeof allocate_info);
+    memset(&begin, 0, sizeof begin);
+    allocate_info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    allocate_info.commandPool        = d->pool;
+    allocate_info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    allocate_info.commandBufferCount = 1;
+    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, commands), "a command buffer");
+    VK_TRY(d->api.BeginCommandBuffer(*commands, &begin), "recording");
+    return NOVA_OK;
+}
+
+/* Runs what was recorded, and takes the pool's command buffers back. */
+static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
+    VkMemoryBarrier all;
+    memset(&all, 0, sizeof all);
+    all.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    all.srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT;
+    all.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+                              VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &all, 0, NULL, 0, NULL);
+    VK_TRY(d->api.EndCommandBuffer(commands), "recording");
+    TRY(vk_submit_wait(d, commands, d->fence, error));
+    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
+    return NOVA_OK;
+}
+
+static nova_result copy_now(vk_device *d, const vk_slice *from, uint64_t from_at, const vk_slice *to, uint64_t to_at,
+                            uint64_t size, nova_error *error) {
+    VkCommandBuffer commands;
+    VkBufferCopy    region;
+    region.srcOffset = from->offset + from_at;
+    region.dstOffset = to->offset + to_at;
+    region.size      = size;
+    TRY(commands_begin(d, &commands, error));
+    d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
+    return commands_run(d, commands, error);
+}
+
+static nova_result staging_ready(vk_device *d, nova_error *error) {
+    return d->staging.buffer ? NOVA_OK : vk_take(d, VK_USE_READBACK, VK_STAGING, &d->staging, error);
+}
+
+static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error) {
+    if (to->map) {
+        memcpy(to->map + offset, data, (size_t)size);
+        return NOVA_OK;
+    }
+    TRY(staging_ready(d, error));
+    for (uint64_t at = 0; at < size; at += VK_STAGING) {
+        uint64_t n = size - at < VK_STAGING ? size - at : VK_STAGING;
+        memcpy(d->staging.map, (const uint8_t *)data + at, (size_t)n);
+        TRY(copy_now(d, &d->staging, 0, to, offset + at, n, error));
+    }
+    return NOVA_OK;
+}
+
+static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error) {
+    if (from->map) {
+        memcpy(data, from->map + offset, (size_t)size);
+        return NOVA_OK;
+    }
+    TRY(staging_ready(d, error));
+    for (uint64_t at = 0; at < size; at += VK_STAGING) {
+        uint64_t n = size - at < VK_STAGING ? size - at : VK_STAGING;
+        TRY(copy_now(d, from, offset + at, &d->staging, 0, n, error));
+        memcpy((uint8_t *)data + at, d->staging.map, (size_t)n);
+    }
+    return NOVA_OK;
+}
+
+static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error) {
+    VkCommandBuffer commands;
+    TRY(commands_begin(d, &commands, error));
+    d->api.CmdFillBuffer(commands, to->buffer, to->offset, to->size & ~(uint64_t)3, word);
+    return commands_run(d, commands, error);
+}
+
+#endif

@@ -1,0 +1,137 @@
+/* A Vulkan device: found, opened, and its memory. */
+#ifndef NOVA_VK_DEVICE_H
+#define NOVA_VK_DEVICE_H
+
+#include "vk_api.h"
+
+#ifndef NOVA_NO_VULKAN
+
+/* One multiplication that the device's matrix units do: [m][k] by [k][n], in one subgroup. */
+typedef struct vk_matrix {
+    uint32_t           m, n, k;
+    VkComponentTypeKHR a, b, c;   /* c: of the sum */
+} vk_matrix;
+
+#define VK_MATRICES 32
+
+/* Abilities, each used only where the device has it and `without` does not name it. */
+enum {
+    VK_CAN_SUBGROUP = 1,      /* subgroup arithmetic, basic, shuffle in compute */
+    VK_CAN_F16      = 2,      /* f16 arithmetic */
+    VK_CAN_INT8     = 4,
+    VK_CAN_DOT      = 8,      /* integer dot product (4x8 packed) */
+    VK_CAN_MATRIX   = 16,     /* KHR cooperative matrix */
+    VK_CAN_SIZED    = 32,     /* a pipeline may choose its subgroup size */
+    VK_CAN_STORAGE16 = 64,
+    VK_CAN_EXECUTABLE = 128,  /* pipeline executable properties */
+    VK_CAN_BUDGET   = 256,
+    VK_CAN_IMPORT   = 512,    /* host memory imported */
+    VK_CAN_STORAGE8 = 1024
+};
+
+typedef struct vk_caps {
+    char      name[VK_MAX_PHYSICAL_DEVICE_NAME_SIZE];
+    VkPhysicalDeviceType type;
+    uint32_t  vendor, device, api, driver_version;
+    uint32_t  can;                     /* VK_CAN_... */
+    uint32_t  dot_fast;                /* signed 4x8 packed dot products are one instruction */
+    uint32_t  subgroup, subgroup_min, subgroup_max;
+    uint32_t  max_workgroup;           /* invocations, also along x */
+    uint32_t  max_groups[3];
+    uint32_t  max_shared;              /* bytes */
+    uint32_t  max_push;
+    uint64_t  max_range, max_alloc;    /* of a binding, of an allocation */
+    uint64_t  align;                   /* of a binding's offset */
+    float     timestamp_ns;            /* 0: no timestamps */
+    uint32_t  n_matrices;
+    vk_matrix matrices[VK_MATRICES];
+    uint64_t  heap_bytes, heap_free;   /* of the device-local heap; free by the driver's budget, else = bytes */
+    bool      unified;                 /* all device memory is host-visible */
+} vk_caps;
+
+/* A piece of a buffer. */
+typedef struct vk_slice {
+    VkBuffer buffer;
+    uint64_t offset, size;
+    uint8_t *map;             /* NULL: the host cannot see it */
+} vk_slice;
+
+typedef enum vk_use {
+    VK_USE_DEVICE,            /* lives on the device; mapped only where all of its memory is, or a host-visible heap is large */
+    VK_USE_UPLOAD,            /* the host writes, the device reads: coherent, device-local if possible */
+    VK_USE_READBACK,          /* the device writes, the host reads: coherent, cached if possible */
+    VK_USE_COUNT
+} vk_use;
+
+typedef struct vk_block {
+    VkDeviceMemory memory;
+    VkBuffer       buffer;
+    uint64_t       size, used;
+    uint8_t       *map;
+    vk_use         use;
+} vk_block;
+
+#define VK_SPECS 16   /* specialization constants of a kernel at most */
+
+typedef struct vk_pipeline {
+    uint32_t   kernel, subgroup, n_spec, spec[VK_SPECS];   /* kernel: a vk_kernel */
+    VkPipeline handle;
+} vk_pipeline;
+
+typedef struct vk_device_desc {
+    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N", "gpu:name-part" */
+    uint32_t    without;      /* VK_CAN_... not to use */
+    uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
+    uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */
+    bool        staged;       /* never map device memory, even where it can be (tests) */
+} vk_device_desc;
+
+typedef struct vk_device {
+    host             h;
+    vk_api           api;
+    VkInstance       instance;
+    VkPhysicalDevice physical;
+    VkDevice         device;
+    VkQueue          queue;
+    uint32_t         family;
+    vk_caps          caps;
+    vk_device_desc   desc;
+    VkPhysicalDeviceMemoryProperties memory;
+
+    vk_block        *blocks;
+    uint32_t         n_blocks, cap_blocks;
+    uint64_t         taken;            /* bytes of device-local memory */
+
+    VkDescriptorSetLayout set_layout;
+    VkPipelineLayout      layout;
+    VkPipelineCache       cache;
+    vk_pipeline          *pipelines;
+    bool                  statistics;  /* pipelines keep what vk_statistics tells */
+    uint32_t              n_pipelines, cap_pipelines;
+
+    VkCommandPool    pool;             /* of short work: uploads, tests */
+    VkFence          fence;
+    vk_slice         staging;
+} vk_device;
+
+/* Asks up to `capacity` devices; *n is how many there are. Errors: DEVICE where Vulkan cannot be used, MEMORY. */
+static nova_result vk_device_list(const host *h, vk_caps *out, uint32_t capacity, uint32_t *n, nova_error *error);
+
+/* Errors: DEVICE (none fits, by name), MEMORY. */
+static nova_result vk_device_open(vk_device **out, const host *h, const vk_device_desc *desc, nova_error *error);
+static void        vk_device_close(vk_device *d);
+
+/* A slice aligned to 256, contents zero for READBACK and UPLOAD, undefined for DEVICE. Sub-allocated from blocks, never given
+ * back before the close. Errors: MEMORY (budget, with numbers), DEVICE. */
+static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
+
+/* Bytes into a slice, at once where it is mapped, else through staging. vk_read the other way. */
+static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error);
+static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
+static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error);
+
+/* Submits recorded commands and waits. Errors: DEVICE (lost, timeout), MEMORY. */
+static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error);
+
+#endif
+#endif

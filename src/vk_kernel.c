@@ -1,0 +1,205 @@
+/* Pipelines and dispatches: see vk_kernel.h. */
+#include "vk_kernel.h"
+
+#ifndef NOVA_NO_VULKAN
+
+/* ---- Lists ---- */
+
+static void vk_list_init(vk_list *l, const host *h) {
+    memset(l, 0, sizeof *l);
+    l->h = h;
+}
+
+static void vk_list_free(vk_list *l) {
+    mem_free(l->h, l->at, l->capacity * sizeof *l->at);
+    vk_list_init(l, l->h);
+}
+
+static void vk_list_add(vk_list *l, const vk_dispatch *d) {
+    if (l->n == l->capacity && !l->failed) {
+        uint32_t     cap  = l->capacity ? 2 * l->capacity : 64;
+        vk_dispatch *more = (vk_dispatch *)mem_resize(l->h, l->at, l->capacity * sizeof *more, cap * sizeof *more);
+        if (more) l->at = more, l->capacity = cap;
+        else l->failed = true;
+    }
+    if (!l->failed) l->at[l->n++] = *d;
+}
+
+static vk_dispatch vk_begin(vk_kernel kernel, uint32_t local_size) {
+    vk_dispatch d;
+    memset(&d, 0, sizeof d);
+    d.kernel    = kernel;
+    d.barrier   = true;
+    d.groups[0] = d.groups[1] = d.groups[2] = 1;
+    vk_spec(&d, local_size);
+    return d;
+}
+
+static void vk_spec(vk_dispatch *d, uint32_t value) { d->spec[d->n_spec++] = value; }
+static void vk_push(vk_dispatch *d, uint32_t value) { d->push[d->n_push++] = value; }
+static void vk_push_f32(vk_dispatch *d, float value) { vk_push(d, load_u32(&value)); }
+static void vk_bind(vk_dispatch *d, vk_slice slice) { d->bind[d->n_bind++] = slice; }
+
+/* ---- Pipelines ---- */
+
+static bool is_pipeline_of(const vk_pipeline *p, const vk_dispatch *d) {
+    return p->kernel == (uint32_t)d->kernel && p->subgroup == d->subgroup && p->n_spec == d->n_spec &&
+           !memcmp(p->spec, d->spec, d->n_spec * sizeof *d->spec);
+}
+
+static nova_result pipeline_make(vk_device *d, const vk_dispatch *of, vk_pipeline *out, nova_error *error) {
+    VkShaderModuleCreateInfo module;
+    VkShaderModule           shader = VK_NULL_HANDLE;
+    VkSpecializationMapEntry entries[VK_SPECS];
+    VkSpecializationInfo     special;
+    VkComputePipelineCreateInfo info;
+    VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT sized;
+    memset(&module, 0, sizeof module);
+    memset(&info, 0, sizeof info);
+    memset(&sized, 0, sizeof sized);
+    module.sType    = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
+    module.codeSize = vk_kernels[of->kernel].bytes;
+    module.pCode    = vk_kernels[of->kernel].words;
+    VK_TRY(d->api.CreateShaderModule(d->device, &module, NULL, &shader), vk_kernels[of->kernel].name);
+    for (uint32_t i = 0; i < of->n_spec; i++) {
+        entries[i].constantID = i;
+        entries[i].offset     = i * (uint32_t)sizeof(uint32_t);
+        entries[i].size       = sizeof(uint32_t);
+    }
+    special.mapEntryCount = of->n_spec;
+    special.pMapEntries   = entries;
+    special.dataSize      = of->n_spec * sizeof(uint32_t);
+    special.pData         = of->spec;
+    info.sType        = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
+    info.layout       = d->layout;
+    info.stage.sType  = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
+    info.stage.stage  = VK_SHADER_STAGE_COMPUTE_BIT;
+    info.stage.module = shader;
+    info.stage.pName  = "main";
+    info.stage.pSpecializationInfo = &special;
+    if (of->subgroup && (d->caps.can & VK_CAN_SIZED)) {
+        sized.sType                = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT;
+        sized.requiredSubgroupSize = of->subgroup;
+        info.stage.pNext           = &sized;
+        info.stage.flags           = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT_EXT;
+    }
+    if (d->statistics && (d->caps.can & VK_CAN_EXECUTABLE))
+        info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR | VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR;
+    VkResult r = d->api.CreateComputePipelines(d->device, d->cache, 1, &info, NULL, &out->handle);
+    d->api.DestroyShaderModule(d->device, shader, NULL);
+    if (r != VK_SUCCESS) return vk_fail(error, r, vk_kernels[of->kernel].name);
+    out->kernel = (uint32_t)of->kernel, out->subgroup = of->subgroup, out->n_spec = of->n_spec;
+    memcpy(out->spec, of->spec, sizeof out->spec);
+    return NOVA_OK;
+}
+
+static nova_result pipeline_find(vk_device *d, vk_dispatch *of, nova_error *error) {
+    for (uint32_t i = 0; i < d->n_pipelines; i++)
+        if (is_pipeline_of(&d->pipelines[i], of)) {
+            of->pipeline = i;
+            return NOVA_OK;
+        }
+    if (d->n_pipelines == d->cap_pipelines) {
+        uint32_t     cap  = d->cap_pipelines ? 2 * d->cap_pipelines : 32;
+        vk_pipeline *more = (vk_pipeline *)mem_resize(&d->h, d->pipelines, d->cap_pipelines * sizeof *more, cap * sizeof *more);
+        if (!more) return fail_memory(error, cap * sizeof *more, "pipelines");
+        d->pipelines = more, d->cap_pipelines = cap;
+    }
+    TRY(pipeline_make(d, of, &d->pipelines[d->n_pipelines], error));
+    of->pipeline = d->n_pipelines++;
+    return NOVA_OK;
+}
+
+static nova_result vk_compile(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error) {
+    for (uint32_t i = 0; i < n; i++) TRY(pipeline_find(d, &list[i], error));
+    return NOVA_OK;
+}
+
+/* ---- Recording ---- */
+
+static nova_result vk_sets_open(vk_device *d, uint32_t n, VkDescriptorPool *pool, VkDescriptorSet *sets, nova_error *error) {
+    VkDescriptorPoolSize        size;
+    VkDescriptorPoolCreateInfo  info;
+    VkDescriptorSetAllocateInfo take;
+    memset(&info, 0, sizeof info);
+    memset(&take, 0, sizeof take);
+    size.type            = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    size.descriptorCount = n * VK_BINDINGS;
+    info.sType         = VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO;
+    info.maxSets       = n;
+    info.poolSizeCount = 1;
+    info.pPoolSizes    = &size;
+    VK_TRY(d->api.CreateDescriptorPool(d->device, &info, NULL, pool), "a descriptor pool");
+    take.sType              = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;
+    take.descriptorPool     = *pool;
+    take.descriptorSetCount = 1;
+    take.pSetLayouts        = &d->set_layout;
+    for (uint32_t i = 0; i < n; i++)
+        VK_TRY(d->api.AllocateDescriptorSets(d->device, &take, &sets[i]), "descriptors");
+    return NOVA_OK;
+}
+
+static void write_set(const vk_device *d, VkDescriptorSet set, const vk_dispatch *x) {
+    VkDescriptorBufferInfo buffers[VK_BINDINGS];
+    VkWriteDescriptorSet   write;
+    memset(&write, 0, sizeof write);
+    for (uint32_t i = 0; i < x->n_bind; i++) {
+        buffers[i].buffer = x->bind[i].buffer;
+        buffers[i].offset = x->bind[i].offset;
+        buffers[i].range  = x->bind[i].size;
+    }
+    write.sType           = VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET;
+    write.dstSet          = set;
+    write.descriptorCount = x->n_bind;
+    write.descriptorType  = VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+    write.pBufferInfo     = buffers;
+    if (x->n_bind) d->api.UpdateDescriptorSets(d->device, 1, &write, 0, NULL);
+}
+
+static void vk_barrier(const vk_device *d, VkCommandBuffer commands) {
+    VkMemoryBarrier barrier;
+    memset(&barrier, 0, sizeof barrier);
+    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_SHADER_READ_BIT;
+    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
+                              &barrier, 0, NULL, 0, NULL);
+}
+
+static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets) {
+    VkPipeline last = VK_NULL_HANDLE;
+    for (uint32_t i = 0; i < n; i++) {
+        const vk_dispatch *x = &list[i];
+        write_set(d, sets[i], x);
+        if (x->barrier) vk_barrier(d, commands);
+        VkPipeline pipeline = d->pipelines[x->pipeline].handle;
+        if (pipeline != last) d->api.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+        last = pipeline;
+        d->api.CmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, d->layout, 0, 1, &sets[i], 0, NULL);
+        if (x->n_push)
+            d->api.CmdPushConstants(commands, d->layout, VK_SHADER_STAGE_COMPUTE_BIT, 0, x->n_push * (uint32_t)sizeof(uint32_t), x->push);
+        d->api.CmdDispatch(commands, x->groups[0], x->groups[1], x->groups[2]);
+    }
+}
+
+static nova_result run_with_sets(vk_device *d, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets, nova_error *error) {
+    VkCommandBuffer commands;
+    TRY(commands_begin(d, &commands, error));
+    vk_record(d, commands, list, n, sets);
+    return commands_run(d, commands, error);
+}
+
+static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error) {
+    VkDescriptorPool pool = VK_NULL_HANDLE;
+    if (n == 0) return NOVA_OK;
+    TRY(vk_compile(d, list, n, error));
+    VkDescriptorSet *sets = (VkDescriptorSet *)mem_zalloc(&d->h, n * sizeof *sets);
+    if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
+    nova_result result = vk_sets_open(d, n, &pool, sets, error);
+    if (result == NOVA_OK) result = run_with_sets(d, list, n, sets, error);
+    if (pool) d->api.DestroyDescriptorPool(d->device, pool, NULL);
+    mem_free(&d->h, sets, n * sizeof *sets);
+    return result;
+}
+
+#endif

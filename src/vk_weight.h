@@ -1,0 +1,52 @@
+/* Weights on the device: the planar layouts of shaders/README.md, and what a matmul is told. */
+#ifndef NOVA_VK_WEIGHT_H
+#define NOVA_VK_WEIGHT_H
+
+#include "cpu_narrow.h"   /* weight */
+#include "program.h"      /* op_epilogue, activation */
+#include "vk_kernel.h"
+
+#ifndef NOVA_NO_VULKAN
+
+typedef enum vk_format {
+    VK_F32, VK_F16, VK_BF16, VK_Q4_0, VK_Q4_1, VK_Q5_0, VK_Q5_1, VK_Q8_0, VK_Q4_K, VK_Q5_K, VK_Q6_K, VK_FORMAT_COUNT
+} vk_format;
+
+/* Rows row..row + n_rows of a weight, one binding. Planes by their first word. */
+typedef struct vk_part {
+    vk_slice bytes;
+    uint32_t row, n_rows;
+    uint32_t codes, high, scales, extra;
+} vk_part;
+
+typedef struct vk_weight {
+    vk_format format;
+    uint32_t  n_in, n_out, n_pad;
+    uint32_t  n_parts;
+    vk_part  *parts;          /* in the arena it was made with */
+} vk_weight;
+
+/* The format of a tensor type; false: none yet. */
+static bool vk_format_of(uint32_t tensor_type, vk_format *out);
+
+/* Bytes on the device, all parts; never overflows for a weight that was checked when the file was read. */
+static uint64_t vk_weight_bytes(const vk_device *d, const weight *w);
+
+/* Takes device memory and writes the planar copy: straight into mapped memory, else piece by piece through staging.
+ * Errors: MEMORY, DEVICE, UNSUPPORTED. */
+static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_weight *out, nova_error *error);
+
+/* What OP_MATMUL becomes: y (=, +=, act, glu) w x + bias for n_col columns. */
+typedef struct vk_matmul {
+    const vk_weight *w[2];        /* w[1] only for EPILOGUE_GLU */
+    vk_slice         bias[2];     /* size 0: none */
+    vk_slice         x, y;        /* [n_col][ld] floats */
+    uint32_t         ld_x, ld_y;  /* multiples of 32 */
+    uint32_t         n_col;
+    op_epilogue      epilogue;
+    activation       act;
+    bool             barrier;     /* of its first dispatch */
+} vk_matmul;
+
+#endif
+#endif

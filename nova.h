@@ -219,6 +219,12 @@ typedef struct nova_engine nova_engine;
 
 typedef enum nova_cache_type { NOVA_CACHE_F16 = 0, NOVA_CACHE_F32 = 1 } nova_cache_type;
 
+/* Abilities that a GPU may have and an engine may be told not to use: matrix units for halves and for bytes, dot products of
+ * bytes, arithmetic in halves, operations of a subgroup, mapped device memory. Without any, what every device has is left. */
+enum {
+    NOVA_GPU_MATRIX_F16 = 1, NOVA_GPU_MATRIX_S8 = 2, NOVA_GPU_DOT = 4, NOVA_GPU_F16 = 8, NOVA_GPU_SUBGROUP = 16, NOVA_GPU_MAPPED = 32
+};
+
 /* Instruction sets that a processor may have and an engine may be told not to use. */
 enum { NOVA_CPU_AVX2 = 1, NOVA_CPU_AVX512 = 2 };
 
@@ -231,6 +237,19 @@ typedef struct nova_cpu_info {
 /* What the processor offers. Any thread. */
 NOVA_API void nova_get_cpu_info(nova_cpu_info *info);
 
+typedef struct nova_gpu_info {
+    char        name[256];         /* the driver's */
+    const char *kind;              /* "discrete", "integrated", "virtual", "cpu", "other" */
+    uint64_t    memory_bytes, free_bytes;   /* of its own memory; free: by the driver's budget, where it tells */
+    uint32_t    api_major, api_minor;       /* of Vulkan */
+    uint32_t    subgroup;          /* lanes */
+    uint32_t    abilities;         /* NOVA_GPU_... */
+} nova_gpu_info;
+
+/* The devices that Vulkan has here, in the order of "gpu:N": up to `capacity` into infos; *n is their number, which may be 0.
+ * Errors: DEVICE (no Vulkan here: not an error for an engine whose device is "auto"), MEMORY. Any thread. */
+NOVA_API nova_result nova_list_gpus(nova_gpu_info *infos, uint32_t capacity, uint32_t *n, nova_error *error);
+
 typedef struct nova_engine_desc {
     uint32_t         n_ctx;       /* tokens that a session can hold, 2 at least; default: the smaller of trained and 4096 */
     uint32_t         n_sessions;  /* open at the same time; default 1 */
@@ -240,8 +259,14 @@ typedef struct nova_engine_desc {
     void            *parallel_user;
     nova_cache_type  cache_k;     /* default F16 */
     nova_cache_type  cache_v;
-    const char      *device;      /* "auto" (default), "cpu", "gpu", "gpu:N". This version runs on the CPU alone */
+    const char      *device;      /* "auto" (default): the best GPU that is none of a CPU's making, else the CPU; "cpu"; "gpu": the
+                                     best that Vulkan has; "gpu:N": the N-th; "gpu:0,gpu:1": layers split over both */
+    uint64_t         vram_bytes;  /* most GPU memory to use, on each device; default: what the driver says is free */
+    uint32_t         gpu_layers;  /* most layers on GPUs, the output counting as one; default: as many as fit */
     uint32_t         cpu_without; /* NOVA_CPU_...: instruction sets not to use */
+    uint32_t         gpu_without; /* NOVA_GPU_...: abilities not to use */
+    nova_progress_fn progress;    /* for the GPU's copy of the weights; default: none */
+    void            *progress_user;
     nova_alloc_fn    alloc;       /* default: the model's */
     void            *alloc_user;
     nova_log_fn      log;         /* default: the model's */
@@ -249,7 +274,7 @@ typedef struct nova_engine_desc {
 } nova_engine_desc;
 
 /* Takes everything that running needs: memory for n_sessions full contexts, scratch, threads.
- * Errors: ARGUMENT, MEMORY, THREAD, DEVICE, UNSUPPORTED. */
+ * Errors: ARGUMENT, MEMORY, THREAD, DEVICE, UNSUPPORTED, CANCELLED (by `progress`). */
 NOVA_API nova_engine *nova_engine_open(nova_model *model, const nova_engine_desc *desc, nova_error *error);
 /* Every session of the engine must be closed before. */
 NOVA_API void nova_engine_close(nova_engine *engine);
@@ -262,6 +287,8 @@ typedef struct nova_engine_info {
     const char *cpu;              /* the instruction set in use: "plain", "avx2", "avx512" */
     const char *device;           /* "cpu", or the GPU's name */
     uint32_t    n_ops;            /* operations a token */
+    uint32_t    n_layers, gpu_layers;   /* of the model and on GPUs, the output counting as one */
+    uint64_t    n_submits, n_dispatches, gpu_wait_ns;   /* since opening: work given to GPUs, and the time that was waited for it */
 } nova_engine_info;
 
 NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *info);

@@ -149,7 +149,10 @@ static nova_engine_desc engine_desc(const job *j, uint32_t n_ctx) {
     desc.n_threads = j->o.n_threads;
     desc.cache_k   = (nova_cache_type)j->o.cache_k;
     desc.cache_v   = (nova_cache_type)j->o.cache_v;
-    desc.device    = j->o.device;
+    desc.device      = j->o.gpu_layers ? j->o.device : "cpu";
+    desc.gpu_layers  = j->o.gpu_layers;
+    desc.gpu_without = j->o.gpu_without;
+    desc.vram_bytes  = j->o.vram;
     return desc;
 }
 
@@ -158,7 +161,11 @@ static bool job_open_engine(job *j, uint32_t n_ctx) {
     nova_engine_desc  desc  = engine_desc(j, n_ctx);
     nova_session_desc session;
     double            began = now_ms();
+    desc.progress      = on_progress;
+    desc.progress_user = j;
+    bar_begin(&j->progress);
     j->engine = nova_engine_open(j->model, &desc, &j->error);
+    bar_end(&j->progress);
     j->load_ms += now_ms() - began;
     if (!j->engine) return false;
     nova_engine_get_info(j->engine, &j->engine_info);
@@ -841,8 +848,36 @@ static void info_json(job *j, const nova_engine_info *e) {
     json_close(o, '}');
 }
 
+static const char *const gpu_abilities[] = {"matrix-f16", "matrix-s8", "dot", "f16", "subgroup", "mapped"};
+
+static void gpu_json(text *o, const nova_gpu_info *g) {
+    json_open(o, NULL, '{');
+    json_text(o, "name", g->name);
+    json_text(o, "kind", g->kind);
+    json_int(o, "memory_bytes", g->memory_bytes);
+    json_int(o, "free_bytes", g->free_bytes);
+    json_int(o, "subgroup", g->subgroup);
+    json_open(o, "abilities", '[');
+    for (size_t i = 0; i < COUNT_OF(gpu_abilities); i++)
+        if (g->abilities >> i & 1) json_text(o, NULL, gpu_abilities[i]);
+    json_close(o, ']');
+    json_close(o, '}');
+}
+
+static void gpu_people(job *j, uint32_t index, const nova_gpu_info *g) {
+    char name[16], memory[32], free_text[32], abilities[96] = "";
+    snprintf(name, sizeof name, "gpu:%u", index);
+    for (size_t i = 0; i < COUNT_OF(gpu_abilities); i++)
+        if (g->abilities >> i & 1) strcat(strcat(abilities, " "), gpu_abilities[i]);
+    info_line(j, name, "%s (%s), %s of %s free, Vulkan %u.%u;%s", g->name, g->kind, bytes_text(g->free_bytes, free_text, sizeof free_text),
+              bytes_text(g->memory_bytes, memory, sizeof memory), g->api_major, g->api_minor, abilities);
+}
+
 static int info_devices(job *j) {
     nova_cpu_info cpu;
+    nova_gpu_info gpus[16];
+    uint32_t      n = 0;
+    nova_result   result = nova_list_gpus(gpus, COUNT_OF(gpus), &n, &j->error);
     nova_get_cpu_info(&cpu);
     if (j->o.json) {
         json_open(&j->out, NULL, '{');
@@ -851,12 +886,16 @@ static int info_devices(job *j) {
         json_int(&j->out, "n_cores", cpu.n_cores);
         json_close(&j->out, '}');
         json_open(&j->out, "gpus", '[');
+        for (uint32_t i = 0; i < n && i < COUNT_OF(gpus); i++) gpu_json(&j->out, &gpus[i]);
         json_close(&j->out, ']');
-        json_bool(&j->out, "vulkan", false);
+        json_bool(&j->out, "vulkan", result == NOVA_OK);
+        if (result != NOVA_OK) json_text(&j->out, "why", j->error.message);
         json_close(&j->out, '}');
     } else {
         info_line(j, "cpu", "%s, %u cores", cpu.level, cpu.n_cores);
-        info_line(j, "gpu", "none: no Vulkan in this version");
+        for (uint32_t i = 0; i < n && i < COUNT_OF(gpus); i++) gpu_people(j, i, &gpus[i]);
+        if (result != NOVA_OK) info_line(j, "gpu", "none: %s", j->error.message);
+        else if (n == 0) info_line(j, "gpu", "none: Vulkan is there, but has no device");
     }
     return EXIT_DONE;
 }
@@ -1259,7 +1298,8 @@ typedef struct bench {
     job     *j;
     int32_t *prompt;          /* n_prompt random ids, one at least */
     double  *pp_tps, *tg_tps, *first_ms, *host_us;   /* n_runs each */
-    uint32_t step, n_steps;
+    double   submits, dispatches;   /* a token */
+    uint32_t step, n_steps, run;
 } bench;
 
 /* splitmix64 (Steele, Lea, Flood 2014) */
@@ -1303,6 +1343,8 @@ static bool bench_generate(bench *b, uint32_t n, double *ms) {
     job       *j = b->j;
     nova_token token;
     nova_session_reset(j->session);
+    nova_engine_info before, after;
+    nova_engine_get_info(j->engine, &before);
     double began = now_ms();
     if (nova_session_feed(j->session, b->prompt, 1, &j->error) != NOVA_OK) return false;
     for (uint32_t i = 0; i < n; i++) {
@@ -1310,6 +1352,11 @@ static bool bench_generate(bench *b, uint32_t n, double *ms) {
         bar_draw(&j->progress, "bench", b->step + (double)i / n, b->n_steps, "generation");
     }
     *ms = now_ms() - began;
+    nova_engine_get_info(j->engine, &after);
+    b->submits    = (double)(after.n_submits - before.n_submits) / n;
+    b->dispatches = (double)(after.n_dispatches - before.n_dispatches) / n;
+    if (after.n_submits > before.n_submits)   /* what is no waiting for a GPU is the host's */
+        b->host_us[b->run] = (*ms * 1e3 - (double)(after.gpu_wait_ns - before.gpu_wait_ns) * 1e-3) / n;
     return true;
 }
 
@@ -1330,6 +1377,7 @@ static bool bench_runs(bench *b) {
     }
     for (uint32_t i = 0; i < j->o.n_runs; i++) {
         b->step = 1 + j->o.n_runs + i;
+        b->run  = i;
         if (n_gen && !bench_generate(b, n_gen, &ms)) return false;
         b->tg_tps[i] = n_gen ? per_second(n_gen, ms) : 0;
     }
@@ -1353,8 +1401,8 @@ static void bench_json(bench *b) {
     json_real(o, "load_ms", j->load_ms);
     json_real(o, "first_token_ms", median(b->first_ms, n));
     json_int(o, "peak_rss_bytes", peak_rss_bytes());
-    json_int(o, "submits_per_token", 0);      /* there is no GPU to submit to */
-    json_int(o, "dispatches_per_token", 0);
+    json_real(o, "submits_per_token", b->submits);
+    json_real(o, "dispatches_per_token", b->dispatches);
     json_real(o, "host_us_per_token", median(b->host_us, n));
     json_engine(o, &j->engine_info);
     json_int(o, "n_prompt", j->o.n_prompt);

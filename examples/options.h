@@ -22,7 +22,7 @@ enum { GENERATE = RUN | CHAT, MEASURE = LOGITS | PERPLEXITY | BENCH, EVERY = 127
 
 typedef struct options {
     const char *model, *prompt, *file, *output, *system, *ids, *device;
-    uint32_t    n_threads, n_ctx, n_predict, n_sinks, n_chunks, n_prompt, n_gen, n_runs, top_k;
+    uint32_t    n_threads, n_ctx, n_predict, n_sinks, n_chunks, n_prompt, n_gen, n_runs, top_k, gpu_layers, gpu_without;
     uint64_t    seed, vram;
     float       temperature, top_p, min_p, repeat_penalty;
     int         cache_k, cache_v, limit;   /* as nova_cache_type, nova_limit */
@@ -37,6 +37,7 @@ typedef enum option_kind {
     OPTION_SIZE,     /* uint64_t: 512M, 6G */
     OPTION_REAL,     /* float, min to max */
     OPTION_CHOICE,   /* int: the index in `value`, names parted by '|' */
+    OPTION_SET,      /* uint32_t: bits, by the names' order in `value`, parted by ',' */
     OPTION_DEVICE,   /* const char * */
     OPTION_LATER     /* known, but of a later version */
 } option_kind;
@@ -90,8 +91,11 @@ static const option OPTIONS[] = {
     {EVERY & ~(unsigned)CHAT, "--json", NULL, OPTION_FLAG, AT(json), 0, 0, "one JSON object on stdout"},
     {EVERY, "-t", "N", OPTION_COUNT, AT(n_threads), 1, 1024, "threads (the processor's cores)"},
     {EVERY, "-c", "N", OPTION_COUNT, AT(n_ctx), 2, MANY, "context in tokens (trained, 4096 at most)"},
-    {EVERY, "--device", "auto|cpu|gpu|gpu:N", OPTION_DEVICE, AT(device), 0, 0, "where to run (auto)"},
+    {EVERY, "--device", "auto|cpu|gpu|gpu:N|gpu:N,gpu:N", OPTION_DEVICE, AT(device), 0, 0, "where to run (auto)"},
     {EVERY, "--vram", "SIZE", OPTION_SIZE, AT(vram), 0, 0, "most GPU memory to use: 512M, 6G"},
+    {EVERY, "--gpu-layers", "N", OPTION_COUNT, AT(gpu_layers), 0, MANY, "most layers on GPUs, the output being one (all that fit)"},
+    {EVERY, "--gpu-without", "matrix-f16|matrix-s8|dot|f16|subgroup|mapped", OPTION_SET, AT(gpu_without), 0, 0,
+     "abilities of a GPU not to use, parted by commas"},
     {EVERY, "--seed", "N", OPTION_BIG, AT(seed), 0, 0, "for random choices (from the clock; bench: 1)"},
     {EVERY, "--cache-k", "f16|f32", OPTION_CHOICE, AT(cache_k), 0, 0, "how the cache holds K (f16)"},
     {EVERY, "--cache-v", "f16|f32", OPTION_CHOICE, AT(cache_v), 0, 0, "how the cache holds V (f16)"},
@@ -112,6 +116,7 @@ static void options_default(options *o, unsigned call) {
     o->n_sinks        = 4;
     o->n_chunks       = UINT32_MAX;
     o->n_prompt       = 512;
+    o->gpu_layers     = UINT32_MAX;
     o->n_gen          = 128;
     o->n_runs         = 3;
     o->temperature    = 0.8f;
@@ -169,6 +174,21 @@ static bool parse_choice(const char *z, const char *names, int *value) {
     }
 }
 
+static bool parse_set(const char *z, const char *names, uint32_t *bits) {
+    for (*bits = 0;;) {
+        char   word[32];
+        size_t n = strcspn(z, ",");
+        int    bit;
+        if (n >= sizeof word) return false;
+        memcpy(word, z, n);
+        word[n] = 0;
+        if (!parse_choice(word, names, &bit)) return false;
+        *bits |= 1u << bit;
+        if (!z[n]) return true;
+        z += n + 1;
+    }
+}
+
 /* auto, cpu, gpu, gpu:N, gpu:N,gpu:N,... */
 static bool parse_device(const char *z) {
     int      choice;
@@ -197,6 +217,7 @@ static bool option_store(const option *opt, options *o, const char *value) {
     case OPTION_SIZE: return parse_size(value, (uint64_t *)at);
     case OPTION_REAL: return parse_real(value, opt->min, opt->max, (float *)at);
     case OPTION_CHOICE: return parse_choice(value, opt->value, (int *)at);
+    case OPTION_SET: return parse_set(value, opt->value, (uint32_t *)at);
     case OPTION_DEVICE: return *(const char **)at = value, parse_device(value);
     case OPTION_LATER: break;
     }
@@ -214,6 +235,7 @@ static int option_refuse(const option *opt, const char *call, const char *value)
         return bad_usage(call, "%s takes a number from %u to %u, not '%s'", opt->name, opt->min,
                          opt->max, value);
     case OPTION_CHOICE:
+    case OPTION_SET:
     case OPTION_DEVICE: return bad_usage(call, "%s takes %s, not '%s'", opt->name, opt->value, value);
     case OPTION_FLAG: return bad_usage(call, "%s takes no value", opt->name);
     case OPTION_LATER: return bad_usage(call, "%s: not in this version", opt->name);

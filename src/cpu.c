@@ -451,11 +451,11 @@ static nova_result cpu_run(cpu_machine *c, uint32_t first, uint32_t last) {
     return atomic_load_relaxed(&c->stop_at) == INT32_MAX ? NOVA_OK : NOVA_CANCELLED;
 }
 
-static nova_result cpu_body(cpu_machine *c, const pass *p) {
+static nova_result cpu_body(cpu_machine *c, const pass *p, uint32_t last) {
     c->now     = p;
     c->x_first = 0;
     split_columns(c, p);
-    return cpu_run(c, 0, c->prog->n_body);
+    return cpu_run(c, 0, last);
 }
 
 static nova_result cpu_head(cpu_machine *c, uint32_t first, uint32_t n) {

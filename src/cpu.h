@@ -61,9 +61,9 @@ typedef struct cpu_machine {
  * model, prog, kv, level, n_batch, n_seqs, n_logits and n_threads must be set. */
 static size_t cpu_layout(cpu_machine *c, uint8_t *base);
 
-/* Runs the body of the program for a pass; then cpu_head gives logits of gathered columns first..first + n, n at most
+/* Runs the operations before `last` (n_body: the whole body) for a pass; then cpu_head gives logits of gathered columns first..first + n, n at most
  * n_logits, in buf[BUF_LOGITS]. Cancelled: NOVA_CANCELLED, and the sequences are as before. */
-static nova_result cpu_body(cpu_machine *c, const pass *p);
+static nova_result cpu_body(cpu_machine *c, const pass *p, uint32_t last);
 static nova_result cpu_head(cpu_machine *c, uint32_t first, uint32_t n);
 
 #endif

@@ -26,9 +26,9 @@ static nova_result plan_cache(nova_cache_type cache, uint32_t *type, nova_error 
 }
 
 static nova_result plan_device(const char *device, nova_error *error) {
-    if (!device || !strcmp(device, "auto") || !strcmp(device, "cpu")) return NOVA_OK;
-    if (!strncmp(device, "gpu", 3)) return fail(error, NOVA_ERROR_DEVICE, "device '%s': this version runs on the CPU alone", device);
-    return fail(error, NOVA_ERROR_ARGUMENT, "device '%s' is none of auto, cpu, gpu, gpu:N", device);
+    if (!device || !strcmp(device, "auto") || !strcmp(device, "cpu") || !strcmp(device, "gpu")) return NOVA_OK;
+    if (!strncmp(device, "gpu:", 4)) return NOVA_OK;   /* looked at closely when the devices are known */
+    return fail(error, NOVA_ERROR_ARGUMENT, "device '%.48s' is none of auto, cpu, gpu, gpu:N, gpu:N,gpu:N", device);
 }
 
 /* Bytes that one more column costs in the executor's buffers. */
@@ -107,11 +107,14 @@ static uint8_t *line_aligned(uint8_t *p) { return p + (CACHE_LINE - (uintptr_t)p
 
 static nova_result cache_take(nova_engine *e, nova_error *error) {
     kv_pool *kv = &e->kv;
-    e->cache         = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
+    for (uint32_t il = 0; il < kv->n_layer; il++)
+        if (gpu_has_layer(e->gpu, &e->prog, il)) e->cache_bytes -= kv->layers[il].page_bytes * kv->n_pages;
+    e->cache       = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
     kv->free_pages = (uint32_t *)arena_alloc(&e->a, kv->n_pages * sizeof(uint32_t));
     if (!e->cache || !kv->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
     uint8_t *at = line_aligned(e->cache);
     for (uint32_t il = 0; il < kv->n_layer; il++) {
+        if (gpu_has_layer(e->gpu, &e->prog, il)) continue;
         kv->layers[il].pages = at;
         at += kv->layers[il].page_bytes * kv->n_pages;
     }
@@ -148,7 +151,28 @@ static nova_result engine_measure(nova_engine *e, const nova_engine_desc *d, nov
     return NOVA_OK;
 }
 
+static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_error *error) {
+    gpu_desc g;
+    memset(&g, 0, sizeof g);
+    g.model     = e->model;
+    g.prog      = &e->prog;
+    g.kv        = &e->kv;
+    g.device    = d->device ? d->device : "auto";
+    g.vram      = d->vram_bytes;
+    g.n_layers  = d->gpu_layers ? d->gpu_layers : UINT32_MAX;
+    g.n_ctx     = e->plan.n_ctx;
+    g.n_batch   = e->plan.n_batch;
+    g.n_seqs    = e->plan.n_sessions;
+    g.n_logits  = e->plan.n_logits;
+    g.max_pages = kv_pages_for(e->plan.n_ctx);
+    g.without   = d->gpu_without;
+    g.progress  = d->progress;
+    g.progress_user = d->progress_user;
+    return gpu_open(&e->gpu, &e->h, &g, error);
+}
+
 static nova_result engine_take(nova_engine *e, const nova_engine_desc *d, nova_error *error) {
+    TRY(gpus_take(e, d, error));
     TRY(cache_take(e, error));
     e->scratch = (uint8_t *)mem_alloc(&e->h, e->scratch_bytes);
     if (!e->scratch) return fail_memory(error, e->scratch_bytes, "the engine's buffers");
@@ -206,6 +230,7 @@ NOVA_API nova_engine *nova_engine_open(nova_model *model, const nova_engine_desc
 NOVA_API void nova_engine_close(nova_engine *engine) {
     if (!engine) return;
     host h = engine->h;
+    gpu_close(engine->gpu);
     pool_close(engine->threads);
     mem_free(&h, engine->cache, engine->cache_bytes);
     mem_free(&h, engine->scratch, engine->scratch_bytes);
@@ -222,7 +247,15 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->cache_bytes   = engine->cache_bytes;
     info->scratch_bytes = engine->scratch_bytes;
     info->cpu           = cpu_level_names[engine->plan.level];
-    info->device        = "cpu";
+    gpu_stats gpus;
+    gpu_get_stats(engine->gpu, &gpus);
+    info->device        = gpus.name ? gpus.name : "cpu";
+    info->vram_bytes    = gpus.vram_bytes;
+    info->n_layers      = engine->model->n_layer + 1;
+    info->gpu_layers    = gpus.n_layers;
+    info->n_submits     = gpus.n_submits;
+    info->n_dispatches  = gpus.n_dispatches;
+    info->gpu_wait_ns   = gpus.wait_ns;
     info->n_ops         = engine->prog.n_ops;
 }
 

@@ -2,7 +2,7 @@
 #ifndef NOVA_ENGINE_H
 #define NOVA_ENGINE_H
 
-#include "cpu.h"
+#include "gpu.h"
 
 /* Everything that a descriptor and its defaults come to. */
 typedef struct engine_plan {
@@ -19,6 +19,7 @@ struct nova_engine {
     program           prog;
     kv_pool           kv;
     cpu_machine       cpu;
+    gpu              *gpu;             /* NULL: none; runs the program's end, from gpu_first_op on */
     pool             *threads;
     uint8_t          *cache, *scratch; /* as allocated; used from the next multiple of 64 on */
     size_t            cache_bytes, scratch_bytes;
@@ -29,6 +30,7 @@ struct nova_engine {
     int32_t          *ids;             /* [n_batch] */
     pass_run         *runs;            /* [n_sessions] */
     nova_session    **run_sessions;    /* [n_sessions] */
+    nova_error        pass_error;      /* why the last pass failed */
 };
 
 #endif

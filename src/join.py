@@ -25,7 +25,7 @@ jinja_global jinja_lex jinja_parse jinja_scope jinja_run chat
 model text
 program kv
 cpu
-vk_api vk_device vk_spirv vk_kernel vk_weight vk_matvec vk_matmul vk_small vk_attend vk_choose vk_machine
+vk_api vk_device vk_spirv vk_kernel vk_weight vk_matvec vk_matmul vk_small vk_attend vk_choose vk_machine gpu
 sample engine session
 """.split()
 
@@ -168,7 +168,7 @@ def join(modules):
             if text is None:
                 continue
             check_floors(m, text)
-            body = re.sub(r'^#include "\w+\.h"\n', "", text, flags=re.M)
+            body = re.sub(r'^#include "\w+\.h".*\n', "", text, flags=re.M)
             parts.append(f"\n/* ==== src/{name} {'=' * (100 - len(name))} */\n\n{body}")
     return "".join(parts) + TAIL
 

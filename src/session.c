@@ -178,21 +178,39 @@ static void pass_commit(nova_engine *e) {
     }
 }
 
+/* Runs the body of the pass, on the CPU as far as it goes, then on GPUs. */
+static nova_result run_body(nova_engine *e, nova_error *error) {
+    uint32_t split = gpu_first_op(e->gpu, &e->prog);
+    if (split > 0 && cpu_body(&e->cpu, &e->now, (uint32_t)size_min(split, e->prog.n_body)) != NOVA_OK)
+        return fail(error, NOVA_CANCELLED, "cancelled");
+    if (!e->gpu) return NOVA_OK;
+    return gpu_body(e->gpu, &e->now, e->cpu.buf[BUF_X], e->prog.width[BUF_X], e->cpu.cancelled, e->cpu.cancelled_user, error);
+}
+
+static nova_result run_head(nova_engine *e, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
+    if (e->gpu) return gpu_head(e->gpu, first, n, logits, ld, error);
+    *logits = e->cpu.buf[BUF_LOGITS];
+    *ld     = e->prog.width[BUF_LOGITS];
+    return cpu_head(&e->cpu, first, n) == NOVA_OK ? NOVA_OK : fail(error, NOVA_CANCELLED, "cancelled");
+}
+
 /* The logits of every gathered column, window by window. `fn` NULL: into the sessions. */
-static nova_result pass_logits(nova_engine *e, nova_logits_fn fn, void *user, size_t first_index) {
+static nova_result pass_logits(nova_engine *e, nova_logits_fn fn, void *user, size_t first_index, nova_error *error) {
     size_t n_vocab = e->model->n_vocab;
     for (uint32_t r = 0, at = 0; at < e->now.n_out;) {
         uint32_t n = (uint32_t)size_min(e->plan.n_logits, e->now.n_out - at);
-        TRY(cpu_head(&e->cpu, at, n));
+        const float *window = NULL;
+        size_t       ld     = 0;
+        TRY(run_head(e, at, n, &window, &ld, error));
         for (uint32_t i = 0; i < n; i++) {
-            const float *logits = e->cpu.buf[BUF_LOGITS] + i * n_vocab;
+            const float *logits = window + i * ld;
             while (at + i >= e->runs[r].first_out + e->runs[r].n_out) r++;
             nova_session *s = e->run_sessions[r];
             if (at + i + 1 == e->runs[r].first_out + e->runs[r].n_out) {
                 memcpy(s->logits, logits, n_vocab * sizeof *logits);
                 s->has_logits = true;
             }
-            if (fn && !fn(user, first_index + at + i, logits)) return NOVA_CANCELLED;
+            if (fn && !fn(user, first_index + at + i, logits)) return fail(error, NOVA_CANCELLED, "cancelled");
         }
         at += n;
     }
@@ -217,8 +235,9 @@ static void slide(nova_session *s, uint32_t n) {
 /* Most tokens that go into one pass of a session: a sliding one must keep part of its window in front of them. */
 static uint32_t most_at_once(const nova_session *s) {
     const engine_plan *p = &s->engine->plan;
-    if (s->desc.limit != NOVA_LIMIT_SLIDE) return p->n_batch;
-    return (uint32_t)size_max(1, size_min(p->n_batch, (p->n_ctx - s->n_sinks) / 2));
+    uint32_t           most = (uint32_t)size_min(p->n_batch, gpu_columns(s->engine->gpu));
+    if (s->desc.limit != NOVA_LIMIT_SLIDE) return most;
+    return (uint32_t)size_max(1, size_min(most, (p->n_ctx - s->n_sinks) / 2));
 }
 
 static nova_result check_room(const nova_session *s, int64_t held, size_t n, nova_error *error) {
@@ -268,10 +287,10 @@ static nova_result feed_pass(nova_session *s, const feed *f, size_t at, size_t *
     TRY(reserve(s, n + pending, error));
     pass_begin(e);
     pass_add(e, s, f->ids + at, n, f->fn ? n : at + n == f->n);
-    if (cpu_body(&e->cpu, &e->now) != NOVA_OK) return fail(error, NOVA_CANCELLED, "cancelled");
+    TRY(run_body(e, error));
     pass_commit(e);
     *taken = n;
-    if (pass_logits(e, f->fn, f->user, at) != NOVA_OK) return fail(error, NOVA_CANCELLED, "cancelled");
+    TRY(pass_logits(e, f->fn, f->user, at, error));
     if (s->has_logits && !vector_finite(e->cpu.level, s->logits, e->model->n_vocab)) {
         s->has_logits = false;
         return not_a_number(s, error);
@@ -402,9 +421,10 @@ static nova_result prepare_next(nova_session *s, nova_error *error) {
 /* Logits of a pass whose tokens are part of their sessions now: they come in any case, so that no session is left between. */
 static void finish_pass(nova_engine *e, nova_session *const *sessions, size_t n, nova_result *results) {
     e->cpu.cancelled = NULL;
-    pass_logits(e, NULL, NULL, 0);
+    nova_result logits = pass_logits(e, NULL, NULL, 0, &e->pass_error);
     for (size_t i = 0; i < n; i++)
-        if (results[i] == NOVA_OK && !vector_finite(e->cpu.level, sessions[i]->logits, e->model->n_vocab)) {
+        if (results[i] == NOVA_OK && logits != NOVA_OK) results[i] = logits;
+        else if (results[i] == NOVA_OK && !vector_finite(e->cpu.level, sessions[i]->logits, e->model->n_vocab)) {
             sessions[i]->has_logits = false;
             results[i] = NOVA_ERROR_NUMBER;
         }
@@ -419,9 +439,10 @@ static void evaluate_pending(nova_session *const *sessions, size_t n, nova_resul
         for (size_t i = 0; i < n; i++)
             if (results[i] == NOVA_OK && sessions[i]->pending != NO_TOKEN) pass_add(e, sessions[i], NULL, 0, 1);
         if (e->now.n_run == 0) return;
-        if (cpu_body(&e->cpu, &e->now) == NOVA_OK) break;
+        nova_result body = run_body(e, &e->pass_error);
+        if (body == NOVA_OK) break;
         for (size_t i = 0; i < n; i++)
-            if (results[i] == NOVA_OK && take_cancel(sessions[i])) results[i] = NOVA_CANCELLED;
+            if (results[i] == NOVA_OK && (body != NOVA_CANCELLED || take_cancel(sessions[i]))) results[i] = body;
     }
     pass_commit(e);
     finish_pass(e, sessions, n, results);
@@ -429,7 +450,8 @@ static void evaluate_pending(nova_session *const *sessions, size_t n, nova_resul
 
 /* The error of a result that came out of a pass. */
 static nova_result pass_error(const nova_session *s, nova_result result, nova_error *error) {
-    return result == NOVA_ERROR_NUMBER ? not_a_number(s, error) : fail(error, result, "%s", nova_result_text(result));
+    if (result == NOVA_ERROR_NUMBER) return not_a_number(s, error);
+    return fail(error, result, "%s", result < 0 ? s->engine->pass_error.message : nova_result_text(result));
 }
 
 static nova_result next_checked(nova_session *const *sessions, size_t n, nova_token *tokens, nova_result *results,

@@ -281,6 +281,17 @@ static int device_by_name(const char *want, const vk_caps *caps, uint32_t n) {
     return best;
 }
 
+static void drop_matrices(vk_device *d) {
+    vk_caps *c = &d->caps;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_matrices; i++) {
+        bool halves = c->matrices[i].a == VK_COMPONENT_TYPE_FLOAT16_KHR;
+        if (halves ? !d->desc.no_matrix_f16 : !d->desc.no_matrix_s8) c->matrices[n++] = c->matrices[i];
+    }
+    c->n_matrices = n;
+    if (n == 0) c->can &= ~(uint32_t)VK_CAN_MATRIX;
+}
+
 static nova_result choose_device(vk_device *d, nova_error *error) {
     VkPhysicalDevice devices[VK_MOST_DEVICES];
     uint32_t         n;
@@ -298,6 +309,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
     }
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
     d->caps.can &= ~d->desc.without;
+    drop_matrices(d);
     if (d->desc.max_range && d->desc.max_range < d->caps.max_range) d->caps.max_range = d->desc.max_range;
     if (d->desc.max_alloc && d->desc.max_alloc < d->caps.max_alloc) d->caps.max_alloc = d->desc.max_alloc;
     return result;
@@ -376,12 +388,12 @@ static nova_result create_fence(const vk_device *d, VkFence *fence, nova_error *
     return NOVA_OK;
 }
 
-static nova_result create_command_pool(const vk_device *d, VkCommandPool *pool, nova_error *error) {
+static nova_result create_command_pool(const vk_device *d, VkCommandPool *out, nova_error *error) {
     VkCommandPoolCreateInfo info;
     memset(&info, 0, sizeof info);
     info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
     info.queueFamilyIndex = d->family;
-    VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, pool), "a command pool");
+    VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, out), "a command pool");
     return NOVA_OK;
 }
 

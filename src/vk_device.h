@@ -83,6 +83,7 @@ typedef struct vk_device_desc {
     uint32_t    without;      /* VK_CAN_... not to use */
     uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
     uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */
+    bool        no_matrix_f16, no_matrix_s8;   /* matrix units not to use */
     bool        staged;       /* never map device memory, even where it can be (tests) */
 } vk_device_desc;
 
@@ -127,7 +128,7 @@ static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *ou
 
 /* Bytes into a slice, at once where it is mapped, else through staging. vk_read the other way. */
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error);
-static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
+NOVA_UNUSED static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error);
 
 /* Submits recorded commands and waits. Errors: DEVICE (lost, timeout), MEMORY. */

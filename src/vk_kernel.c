@@ -51,7 +51,7 @@ static nova_result pipeline_make(vk_device *d, const vk_dispatch *of, vk_pipelin
     VkShaderModuleCreateInfo module;
     VkShaderModule           shader = VK_NULL_HANDLE;
     VkSpecializationMapEntry entries[VK_SPECS];
-    VkSpecializationInfo     special;
+    VkSpecializationInfo     constants;
     VkComputePipelineCreateInfo info;
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfoEXT sized;
     memset(&module, 0, sizeof module);
@@ -66,17 +66,17 @@ static nova_result pipeline_make(vk_device *d, const vk_dispatch *of, vk_pipelin
         entries[i].offset     = i * (uint32_t)sizeof(uint32_t);
         entries[i].size       = sizeof(uint32_t);
     }
-    special.mapEntryCount = of->n_spec;
-    special.pMapEntries   = entries;
-    special.dataSize      = of->n_spec * sizeof(uint32_t);
-    special.pData         = of->spec;
+    constants.mapEntryCount = of->n_spec;
+    constants.pMapEntries   = entries;
+    constants.dataSize      = of->n_spec * sizeof(uint32_t);
+    constants.pData         = of->spec;
     info.sType        = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO;
     info.layout       = d->layout;
     info.stage.sType  = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
     info.stage.stage  = VK_SHADER_STAGE_COMPUTE_BIT;
     info.stage.module = shader;
     info.stage.pName  = "main";
-    info.stage.pSpecializationInfo = &special;
+    info.stage.pSpecializationInfo = &constants;
     if (of->subgroup && (d->caps.can & VK_CAN_SIZED)) {
         sized.sType                = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO_EXT;
         sized.requiredSubgroupSize = of->subgroup;
@@ -111,13 +111,14 @@ static nova_result pipeline_find(vk_device *d, vk_dispatch *of, nova_error *erro
 }
 
 static nova_result vk_compile(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error) {
-    for (uint32_t i = 0; i < n; i++) TRY(pipeline_find(d, &list[i], error));
+    for (uint32_t i = 0; i < n; i++)
+        if (list[i].kernel != KERNEL_COUNT) TRY(pipeline_find(d, &list[i], error));
     return NOVA_OK;
 }
 
 /* ---- Recording ---- */
 
-static nova_result vk_sets_open(vk_device *d, uint32_t n, VkDescriptorPool *pool, VkDescriptorSet *sets, nova_error *error) {
+static nova_result vk_sets_open(vk_device *d, uint32_t n, VkDescriptorPool *out, VkDescriptorSet *sets, nova_error *error) {
     VkDescriptorPoolSize        size;
     VkDescriptorPoolCreateInfo  info;
     VkDescriptorSetAllocateInfo take;
@@ -129,9 +130,9 @@ static nova_result vk_sets_open(vk_device *d, uint32_t n, VkDescriptorPool *pool
     info.maxSets       = n;
     info.poolSizeCount = 1;
     info.pPoolSizes    = &size;
-    VK_TRY(d->api.CreateDescriptorPool(d->device, &info, NULL, pool), "a descriptor pool");
+    VK_TRY(d->api.CreateDescriptorPool(d->device, &info, NULL, out), "a descriptor pool");
     take.sType              = VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO;
-    take.descriptorPool     = *pool;
+    take.descriptorPool     = *out;
     take.descriptorSetCount = 1;
     take.pSetLayouts        = &d->set_layout;
     for (uint32_t i = 0; i < n; i++)
@@ -156,22 +157,44 @@ static void write_set(const vk_device *d, VkDescriptorSet set, const vk_dispatch
     if (x->n_bind) d->api.UpdateDescriptorSets(d->device, 1, &write, 0, NULL);
 }
 
+#define VK_WORK (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
+
 static void vk_barrier(const vk_device *d, VkCommandBuffer commands) {
     VkMemoryBarrier barrier;
     memset(&barrier, 0, sizeof barrier);
     barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_SHADER_READ_BIT;
-    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT, 0, 1,
-                              &barrier, 0, NULL, 0, NULL);
+    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
+}
+
+static void vk_record_end(vk_device *d, VkCommandBuffer commands) {
+    VkMemoryBarrier barrier;
+    memset(&barrier, 0, sizeof barrier);
+    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+}
+
+static void record_copy(const vk_device *d, VkCommandBuffer commands, const vk_dispatch *x) {
+    VkBufferCopy region;
+    region.srcOffset = x->bind[0].offset;
+    region.dstOffset = x->bind[1].offset;
+    region.size      = x->bind[0].size;
+    d->api.CmdCopyBuffer(commands, x->bind[0].buffer, x->bind[1].buffer, 1, &region);
 }
 
 static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets) {
     VkPipeline last = VK_NULL_HANDLE;
     for (uint32_t i = 0; i < n; i++) {
         const vk_dispatch *x = &list[i];
+        if (x->barrier && i > 0) vk_barrier(d, commands);
+        if (x->kernel == KERNEL_COUNT) {
+            record_copy(d, commands, x);
+            continue;
+        }
         write_set(d, sets[i], x);
-        if (x->barrier) vk_barrier(d, commands);
         VkPipeline pipeline = d->pipelines[x->pipeline].handle;
         if (pipeline != last) d->api.CmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
         last = pipeline;
@@ -190,14 +213,14 @@ static nova_result run_with_sets(vk_device *d, const vk_dispatch *list, uint32_t
 }
 
 static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error) {
-    VkDescriptorPool pool = VK_NULL_HANDLE;
+    VkDescriptorPool own = VK_NULL_HANDLE;
     if (n == 0) return NOVA_OK;
     TRY(vk_compile(d, list, n, error));
     VkDescriptorSet *sets = (VkDescriptorSet *)mem_zalloc(&d->h, n * sizeof *sets);
     if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
-    nova_result result = vk_sets_open(d, n, &pool, sets, error);
+    nova_result result = vk_sets_open(d, n, &own, sets, error);
     if (result == NOVA_OK) result = run_with_sets(d, list, n, sets, error);
-    if (pool) d->api.DestroyDescriptorPool(d->device, pool, NULL);
+    if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
     mem_free(&d->h, sets, n * sizeof *sets);
     return result;
 }

@@ -11,7 +11,7 @@
 
 /* One dispatch: everything that recording it needs. A list of these is what a program becomes on a device. */
 typedef struct vk_dispatch {
-    vk_kernel kernel;
+    vk_kernel kernel;                /* KERNEL_COUNT: no kernel, but a copy of bind[0] to bind[1] */
     uint32_t  subgroup;              /* required subgroup size, whole subgroups; 0: the driver's choice */
     uint32_t  n_spec, n_bind, n_push;
     uint32_t  spec[VK_SPECS];        /* of specialization constants 0, 1, ... */
@@ -20,11 +20,12 @@ typedef struct vk_dispatch {
     uint32_t  groups[3];
     bool      barrier;               /* what was dispatched before must have finished */
     uint32_t  pipeline;              /* filled by vk_compile */
+    double    cost;                  /* multiply-adds, roughly: what its time is estimated by */
 } vk_dispatch;
 
 
 /* Makes n descriptor sets in a pool of their own. */
-static nova_result vk_sets_open(vk_device *d, uint32_t n, VkDescriptorPool *pool, VkDescriptorSet *sets, nova_error *error);
+static nova_result vk_sets_open(vk_device *d, uint32_t n, VkDescriptorPool *out, VkDescriptorSet *sets, nova_error *error);
 
 /* A growing list; after one failed growth it stays failed and ignores what is added. */
 typedef struct vk_list {
@@ -52,8 +53,11 @@ static nova_result vk_compile(vk_device *d, vk_dispatch *list, uint32_t n, nova_
 /* Records a compiled list. `sets` are n descriptor sets of d->set_layout, which are written here. */
 static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets);
 
+/* Makes what was recorded visible to the host. */
+static void vk_record_end(vk_device *d, VkCommandBuffer commands);
+
 /* Compiles, records, runs and waits: for tests and for work at opening. */
-static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error);
+NOVA_UNUSED static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error);
 
 #endif
 #endif

@@ -2,8 +2,8 @@
 #ifndef NOVA_VK_WEIGHT_H
 #define NOVA_VK_WEIGHT_H
 
-#include "cpu_narrow.h"   /* weight */
-#include "program.h"      /* op_epilogue, activation */
+#include "cpu_narrow.h"
+#include "program.h"
 #include "vk_kernel.h"
 
 #ifndef NOVA_NO_VULKAN
@@ -24,10 +24,11 @@ typedef struct vk_weight {
     uint32_t  n_in, n_out, n_pad;
     uint32_t  n_parts;
     vk_part  *parts;          /* in the arena it was made with */
+    float     largest;        /* no |weight|, nor a quantised one's scale times code or minimum, is larger; 0: unknown */
 } vk_weight;
 
 /* The format of a tensor type; false: none yet. */
-static bool vk_format_of(uint32_t tensor_type, vk_format *out);
+static bool vk_format_of(uint32_t type, vk_format *out);
 
 /* Bytes on the device, all parts; never overflows for a weight that was checked when the file was read. */
 static uint64_t vk_weight_bytes(const vk_device *d, const weight *w);
@@ -38,14 +39,19 @@ static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_we
 
 /* What OP_MATMUL becomes: y (=, +=, act, glu) w x + bias for n_col columns. */
 typedef struct vk_matmul {
-    const vk_weight *w[2];        /* w[1] only for EPILOGUE_GLU */
+    const vk_weight *w[2];        /* w[1] only for EPILOGUE_GLU; NULL there: w[0] is up, and y holds the gate's sums */
     vk_slice         bias[2];     /* size 0: none */
     vk_slice         x, y;        /* [n_col][ld] floats */
+    vk_slice         xq;          /* x quantised (shaders/README.md), size 0: it is not; then no path over int8 */
+    uint32_t         xq_scales;   /* word where its pairs begin */
     uint32_t         ld_x, ld_y;  /* multiples of 32 */
     uint32_t         n_col;
     op_epilogue      epilogue;
     activation       act;
     bool             barrier;     /* of its first dispatch */
+    vk_slice         scratch;     /* for the activations in 8 or 16 bits: vk_matmul_scratch bytes; size 0: floats only */
+    bool             packed;      /* the scratch holds this x already, from the matmul before with the same path */
+    uint32_t         path;        /* 1 + vk_path to force, 0: the best one */
 } vk_matmul;
 
 #endif

@@ -1,0 +1,276 @@
+// Cooperative matrices of [TILE_M][TILE_K] by [TILE_K][TILE_N].
+//
+// A workgroup makes BM x BN sums, a subgroup WM x WN of them, which it keeps in its registers. STAGE groups of 32 of weights and
+// of x at a time lie in shared memory, both with k running along a row (weights [row][k], x [column][k]), rows padded by 16
+// bytes so that the rows of a matrix that is read or written lie in different banks. While they are multiplied, the
+// next ones are on their way from the buffers to registers.
+//
+// For glu, the tile's rows are those of both weights, TILE_M by TILE_M in turn, so that a subgroup has the sums of both.
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_shader_subgroup_basic : require
+#ifdef MATRIX_S8
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+#endif
+
+layout(constant_id = 5) const uint BM = 64;
+layout(constant_id = 6) const uint BN = 64;
+layout(constant_id = 7) const uint WM = 32;
+layout(constant_id = 8) const uint WN = 32;
+layout(constant_id = 9) const uint TILE_M = 16;
+layout(constant_id = 10) const uint TILE_N = 16;
+layout(constant_id = 11) const uint TILE_K = 16;
+layout(constant_id = 12) const uint SUBGROUP = 32;
+layout(constant_id = 13) const uint STAGE = 1;
+
+const uint ACROSS = BN / WN;                                // subgroups side by side
+const uint FM = WM / TILE_M, FN = WN / TILE_N;              // matrices of a subgroup
+const uint GROUP_UNITS = 8 / W_QUADS;                       // 16-byte loads of weights for a group
+const uint ROW_UNITS = STAGE * GROUP_UNITS;
+const uint A_UNITS = BM * ROW_UNITS, A_EACH = (A_UNITS + L - 1) / L;
+
+#ifdef MATRIX_S8
+
+// Bytes. Shared memory goes by 8, since TILE_K may be 8.
+layout(set = 0, binding = 2) readonly buffer x_codes { uvec4 x4[]; };
+layout(set = 0, binding = 2) readonly buffer x_scales { vec2 x_scale[]; };   // d, d * sum of the codes, a group each
+#define ELEMENT int8_t
+#define CELL uvec2
+const uint GROUP_VECS = 2, CELLS = 2;
+// Sums of a group are scaled before they are added up; Q6_K has a scale for each 16.
+const uint STEP = FORMAT == W_Q6_K ? 16 : 32, STEPS = 32 / STEP;
+
+#else
+
+// Halves.
+layout(set = 0, binding = 2) readonly buffer x_halves { uvec4 x4[]; };
+layout(set = 0, binding = 2) readonly buffer x_scales { vec2 x_scale[]; };   // d, 0, a column each
+#define ELEMENT float16_t
+#define CELL uvec4
+const uint GROUP_VECS = 4, CELLS = 1;
+const uint STEP = TILE_K, STEPS = 1;
+
+#endif
+
+const uint VEC_ELEMENTS = 32 / GROUP_VECS, CELL_ELEMENTS = VEC_ELEMENTS / CELLS;
+const uint ROW_VECS = STAGE * GROUP_VECS;                                    // uvec4s of a row of a tile
+const uint ROW_STEP = (ROW_VECS + 1) * CELLS;                                // its cells, with the pad
+const uint X_UNITS = BN * ROW_VECS, X_EACH = (X_UNITS + L - 1) / L;
+const uint OUT_CELLS = TILE_M * TILE_N / 4 * CELLS;                          // a matrix of sums
+const uint TILE_CELLS = (BM + BN) * ROW_STEP, OUT_ALL = L / SUBGROUP * N_W * OUT_CELLS;
+const uint X_AT = BM * ROW_STEP;
+
+shared CELL tile[TILE_CELLS > OUT_ALL ? TILE_CELLS : OUT_ALL];
+#ifdef MATRIX_S8
+shared float row_d[STAGE * STEPS * BM], row_m[W_AFFINE ? STAGE * BM : 1];    // [group][part][row]
+shared float col_d[STAGE * BN], col_s[W_AFFINE ? STAGE * BN : 1];            // [group][column]
+#endif
+
+w_raw raw[A_EACH];
+uvec4 raw_x[X_EACH];
+#ifdef MATRIX_S8
+const uint XS_EACH = (BN * STAGE + L - 1) / L;
+vec2 raw_scale[XS_EACH];
+#endif
+
+// Unit i of the tile's weights: which weight, its row in the tile's rows of that weight, its unit in the stage. Units of the two
+// weights are parted in the middle, so that a load's weight is the same for a whole subgroup.
+const uint ROWS_EACH = BM / N_W;
+uint unit_weight(uint i) { return N_W == 2 && i >= A_UNITS / 2 ? 1 : 0; }
+uint unit_row(uint i) { return i / ROW_UNITS % ROWS_EACH; }
+uint tile_row(uint i) {
+    uint r = unit_row(i);
+    return N_W == 2 ? (r / TILE_M * 2 + unit_weight(i)) * TILE_M + r % TILE_M : r;
+}
+
+void fetch(uint row, uint col, uint first, uint groups) {
+    [[unroll]] for (uint j = 0; j < A_EACH; j++) {
+        uint i = min(gl_LocalInvocationIndex + j * L, A_UNITS - 1);
+        uint unit = min(first * GROUP_UNITS + i % ROW_UNITS, groups * GROUP_UNITS - 1);
+        uint weight = A_UNITS / 2 % L == 0 ? unit_weight(j * L) : unit_weight(i);
+        raw[j] = w_fetch(weight, planes(weight), n_pad, min(row + unit_row(i), n_rows - 1), unit);
+    }
+    [[unroll]] for (uint j = 0; j < X_EACH; j++) {
+        uint i = gl_LocalInvocationIndex + j * L, k = i % ROW_VECS, c = min(i / ROW_VECS, BN - 1);
+        // What lies behind the last group must not count: weights there are clamped, x is zero.
+        bool there = first + k / GROUP_VECS < groups;
+        raw_x[j] = there ? x4[min(col + c, n_col - 1) * (ld_x / VEC_ELEMENTS) + first * GROUP_VECS + k] : uvec4(0);
+    }
+#ifdef MATRIX_S8
+    [[unroll]] for (uint j = 0; j < XS_EACH; j++) {
+        uint i = gl_LocalInvocationIndex + j * L, k = i % STAGE, c = min(i / STAGE, BN - 1);
+        bool there = first + k < groups;
+        raw_scale[j] = there ? x_scale[x_scale_at + min(col + c, n_col - 1) * (ld_x / 32) + first + k] : vec2(0);
+    }
+#endif
+}
+
+#ifndef MATRIX_S8
+
+// Four stored codes, exact: the half 1024 + code has the code in its last bits.
+uvec2 code_halves(uint w) {
+    return uvec2(w & 0xffu | w << 8 & 0xff0000u, w >> 16 & 0xffu | w >> 8 & 0xff0000u) | 0x64006400u;
+}
+
+// A quad of weights times `scale` as two words of halves; d and m are in units of 1 / scale already.
+uvec2 quad_halves(w_unit u, uint q, float d, float m, float scale) {
+    if (FORMAT == W_F16) {
+        uvec2 w = q == 0 ? u.codes.xy : u.codes.zw;
+        return uvec2(packFloat2x16(unpackFloat2x16(w.x) * float16_t(scale)), packFloat2x16(unpackFloat2x16(w.y) * float16_t(scale)));
+    }
+    if (FORMAT == W_F32 || FORMAT == W_BF16) {
+        f16vec4 v = f16vec4(w_quad(u, q) * scale);
+        return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
+    }
+    uint w = w_bytes(u, q);
+    if (FORMAT == W_Q8_0) w ^= 0x80808080u;
+    uvec2 h = code_halves(w);
+    float16_t zero = float16_t(FORMAT == W_Q4_0 ? 1032 : FORMAT == W_Q5_0 ? 1040 : FORMAT == W_Q6_K ? 1056 : FORMAT == W_Q8_0 ? 1152 : 1024);
+    f16vec2 a = unpackFloat2x16(h.x) - zero, b = unpackFloat2x16(h.y) - zero;
+    if (W_AFFINE) {
+        a = fma(a, f16vec2(d), f16vec2(m));
+        b = fma(b, f16vec2(d), f16vec2(m));
+    } else {
+        a *= float16_t(d);
+        b *= float16_t(d);
+    }
+    return uvec2(packFloat2x16(a), packFloat2x16(b));
+}
+
+#endif
+
+// What was fetched into shared memory.
+void put(uint first) {
+    [[unroll]] for (uint j = 0; j < A_EACH; j++) {
+        uint i = gl_LocalInvocationIndex + j * L;
+        if (A_UNITS % L != 0 && i >= A_UNITS) break;
+        uint   k = i % ROW_UNITS;
+        w_unit u = w_open(raw[j], first * GROUP_UNITS + k);
+#ifdef MATRIX_S8
+        uint to = tile_row(i) * ROW_STEP + k * (W_QUADS / 2), group = k / GROUP_UNITS;
+        [[unroll]] for (uint q = 0; q < W_QUADS; q += 2) tile[to + q / 2] = uvec2(w_pack(u, q), w_pack(u, q + 1));
+        if (k % GROUP_UNITS == 0) {
+            row_d[group * STEPS * BM + tile_row(i)] = u.d0;
+            if (STEPS == 2) row_d[(group * STEPS + 1) * BM + tile_row(i)] = u.d1;
+            if (W_AFFINE) row_m[group * BM + tile_row(i)] = u.m;
+        }
+#else
+        uint  to = tile_row(i) * ROW_STEP;
+        float scale = unit_weight(i) == 0 ? w_scale_0 : w_scale_1;
+        if (W_QUADS == 1) {
+            // Half a uvec4: the neighbour, which has the next unit, writes the other one.
+            uvec2 h = quad_halves(u, 0, 1, 0, scale);
+            if (k % 2 == 0) tile[to + k / 2].xy = h;
+            else tile[to + k / 2].zw = h;
+        } else {
+            [[unroll]] for (uint q = 0; q < W_QUADS; q += 2)
+                tile[to + (k * W_QUADS + q) / 2] = uvec4(quad_halves(u, q, w_scale(u, q) * scale, u.m * scale, scale),
+                                                         quad_halves(u, q + 1, w_scale(u, q + 1) * scale, u.m * scale, scale));
+        }
+#endif
+    }
+    [[unroll]] for (uint j = 0; j < X_EACH; j++) {
+        uint i = gl_LocalInvocationIndex + j * L;
+        if (X_UNITS % L != 0 && i >= X_UNITS) break;
+        uint to = X_AT + i / ROW_VECS * ROW_STEP + i % ROW_VECS * CELLS;
+#ifdef MATRIX_S8
+        tile[to] = raw_x[j].xy, tile[to + 1] = raw_x[j].zw;
+#else
+        tile[to] = raw_x[j];
+#endif
+    }
+#ifdef MATRIX_S8
+    [[unroll]] for (uint j = 0; j < XS_EACH; j++) {
+        uint i = gl_LocalInvocationIndex + j * L;
+        if (BN * STAGE % L != 0 && i >= BN * STAGE) break;
+        col_d[i % STAGE * BN + i / STAGE] = raw_scale[j].x;
+        if (W_AFFINE) col_s[i % STAGE * BN + i / STAGE] = raw_scale[j].y;
+    }
+#endif
+}
+
+#define SUMS(type) coopmat<type, gl_ScopeSubgroup, TILE_M, TILE_N, gl_MatrixUseAccumulator>
+#define ROW_MAJOR gl_CooperativeMatrixLayoutRowMajor
+#define COLUMN_MAJOR gl_CooperativeMatrixLayoutColumnMajor
+
+SUMS(float) acc[FM * FN];
+
+// Adds products of STEP elements, from the stage's `at` on. All matrices of weights that it takes are in registers, those of x
+// come by one after the other.
+void multiply(uint at_row, uint at_col, uint at) {
+    const uint KS = STEP / TILE_K;
+    coopmat<ELEMENT, gl_ScopeSubgroup, TILE_M, TILE_K, gl_MatrixUseA> a[FM * KS];
+    coopmat<ELEMENT, gl_ScopeSubgroup, TILE_K, TILE_N, gl_MatrixUseB> b[KS];
+    [[unroll]] for (uint i = 0; i < FM; i++)
+        [[unroll]] for (uint k = 0; k < KS; k++)
+            coopMatLoad(a[i * KS + k], tile, (at_row + i * TILE_M) * ROW_STEP + (at + k * TILE_K) / CELL_ELEMENTS, ROW_STEP, ROW_MAJOR);
+#ifdef MATRIX_S8
+    // A row's scale in every column, a column's scale in every row: matrices read with a stride of 0.
+    uint scale = at / STEP * BM + at_row, group = at / 32;
+    SUMS(float) d[FM], m[FM], x_d, x_s;
+    [[unroll]] for (uint i = 0; i < FM; i++) {
+        coopMatLoad(d[i], row_d, scale + i * TILE_M, 0, COLUMN_MAJOR);
+        if (W_AFFINE) coopMatLoad(m[i], row_m, group * BM + at_row + i * TILE_M, 0, COLUMN_MAJOR);
+    }
+#endif
+    [[unroll]] for (uint j = 0; j < FN; j++) {
+        uint c = at_col + j * TILE_N;
+        [[unroll]] for (uint k = 0; k < KS; k++)
+            coopMatLoad(b[k], tile, X_AT + c * ROW_STEP + (at + k * TILE_K) / CELL_ELEMENTS, ROW_STEP, COLUMN_MAJOR);
+#ifdef MATRIX_S8
+        coopMatLoad(x_d, col_d, group * BN + c, 0, ROW_MAJOR);
+        if (W_AFFINE) coopMatLoad(x_s, col_s, group * BN + c, 0, ROW_MAJOR);
+        [[unroll]] for (uint i = 0; i < FM; i++) {
+            SUMS(int) sum = SUMS(int)(0);
+            [[unroll]] for (uint k = 0; k < KS; k++) sum = coopMatMulAdd(a[i * KS + k], b[k], sum);
+            acc[i * FN + j] += SUMS(float)(sum) * d[i] * x_d;
+            if (W_AFFINE && at % 32 == 0) acc[i * FN + j] += m[i] * x_s;
+        }
+#else
+        [[unroll]] for (uint i = 0; i < FM; i++)
+            [[unroll]] for (uint k = 0; k < KS; k++) acc[i * FN + j] = coopMatMulAdd(a[i * KS + k], b[k], acc[i * FN + j]);
+#endif
+    }
+}
+
+float out_value(uint from, uint at) {
+    const uint each = 4 / CELLS;
+    return uintBitsToFloat(tile[from + at / each][at % each]);
+}
+
+void main() {
+    uint row = gl_WorkGroupID.y * ROWS_EACH, col = gl_WorkGroupID.x * BN, groups = n_pad / 32;
+    uint at_row = gl_SubgroupID / ACROSS * WM, at_col = gl_SubgroupID % ACROSS * WN;
+    [[unroll]] for (uint i = 0; i < FM * FN; i++)
+        acc[i] = coopmat<float, gl_ScopeSubgroup, TILE_M, TILE_N, gl_MatrixUseAccumulator>(0.0);
+    fetch(row, col, 0, groups);
+    for (uint first = 0; first < groups; first += STAGE) {
+        if (first > 0) barrier();
+        put(first);
+        barrier();
+        fetch(row, col, min(first + STAGE, groups - 1), groups);
+        [[unroll]] for (uint at = 0; at < STAGE * 32; at += STEP) multiply(at_row, at_col, at);
+    }
+    barrier();
+    // A matrix at a time through shared memory, [column][row], since only there its elements have places.
+    uint out_at = gl_SubgroupID * N_W * OUT_CELLS;
+    [[unroll]] for (uint i = 0; i < FM; i += N_W)
+        [[unroll]] for (uint j = 0; j < FN; j++) {
+            [[unroll]] for (uint w = 0; w < N_W; w++)
+                coopMatStore(acc[(i + w) * FN + j], tile, out_at + w * OUT_CELLS, TILE_M / 4 * CELLS, COLUMN_MAJOR);
+            subgroupMemoryBarrierShared();
+            subgroupBarrier();
+            [[unroll]] for (uint e = 0; e < TILE_M * TILE_N; e += SUBGROUP) {
+                uint  at = e + gl_SubgroupInvocationID, c = col + at_col + j * TILE_N + at / TILE_M;
+                float r0 = out_value(out_at, at), r1 = out_value(out_at + (N_W - 1) * OUT_CELLS, at);
+#ifndef MATRIX_S8
+                float d = x_scale[x_scale_at + min(c, n_col - 1)].x;
+                r0 *= d / w_scale_0;
+                r1 *= d / w_scale_1;
+#endif
+                finish(row + (at_row + i * TILE_M) / N_W + at % TILE_M, c, r0, r1);
+            }
+            subgroupMemoryBarrierShared();
+            subgroupBarrier();
+        }
+}

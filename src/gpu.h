@@ -1,0 +1,46 @@
+/* What an engine knows of GPUs: they take the end of the program, as much of it as fits. Without Vulkan there are none. */
+#ifndef NOVA_GPU_H
+#define NOVA_GPU_H
+
+#include "cpu.h"
+
+#define GPU_MOST 4   /* devices of an engine */
+
+typedef struct gpu_desc {
+    const nova_model *model;
+    const program    *prog;
+    const kv_pool    *kv;
+    const char       *device;          /* as in nova_engine_desc, not NULL */
+    uint64_t          vram;            /* bytes to use at most; 0: what the driver offers */
+    uint32_t          n_layers;        /* layers to take at most, the output counting as one; UINT32_MAX: all */
+    uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
+    uint32_t          without;         /* NOVA_GPU_... */
+    uint64_t          max_range, max_alloc;
+    nova_progress_fn  progress;
+    void             *progress_user;
+} gpu_desc;
+
+typedef struct gpu gpu;
+
+/* *out is NULL without an error where the device is "cpu", or "auto" and there is no real GPU or it cannot be used (which is
+ * logged). Errors: DEVICE, MEMORY, UNSUPPORTED, CANCELLED. */
+static nova_result gpu_open(gpu **out, const host *h, const gpu_desc *desc, nova_error *error);
+static void        gpu_close(gpu *g);
+
+/* Operations from this one on are the GPU's; n_ops for NULL. */
+static uint32_t gpu_first_op(const gpu *g, const program *p);
+static bool     gpu_has_layer(const gpu *g, const program *p, uint32_t layer);
+
+/* See vk_machine_body and vk_machine_head. */
+static nova_result gpu_body(gpu *g, const pass *p, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
+static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
+static uint32_t    gpu_columns(const gpu *g);
+
+typedef struct gpu_stats {
+    uint64_t    n_submits, n_dispatches, wait_ns, vram_bytes;
+    const char *name;
+    uint32_t    n_layers;              /* on GPUs, the output counting as one */
+} gpu_stats;
+static void gpu_get_stats(const gpu *g, gpu_stats *out);
+
+#endif

@@ -1,0 +1,181 @@
+/* The cache and attention on a Vulkan device: see vk_attend.h. */
+#include "vk_attend.h"
+
+#ifndef NOVA_NO_VULKAN
+
+static uint32_t attend_div(uint32_t a, uint32_t b) { return a / b + (a % b != 0); }
+static uint32_t attend_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+/* ---- The cache ---- */
+
+static uint32_t k_row_words(const vk_cache *c) { return c->k_f32 ? c->head_dim_k : attend_div(c->head_dim_k, 2); }   /* of a token */
+static uint32_t v_row_words(const vk_cache *c) { return c->v_f32 ? c->head_dim_v : attend_div(c->head_dim_v, 2); }
+
+static uint64_t vk_cache_page_bytes(const vk_cache *c) {
+    return (uint64_t)4 * KV_PAGE * c->n_head_kv * (k_row_words(c) + v_row_words(c));
+}
+
+/* A CPU that acts as a device runs a workgroup's lanes one subgroup after the other: there, small workgroups. */
+static bool is_cpu(const vk_device *d) { return d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU; }
+
+static void vk_store_add(const vk_device *d, vk_list *list, const vk_store *s) {
+    const vk_cache *c     = s->cache;
+    uint32_t        lanes = is_cpu(d) ? 32 : 128, cols = s->n_col < 8 ? 1 : 8;
+    uint32_t        items = s->n_head * (s->n_rot / 2) + c->n_head_kv * (attend_div(c->head_dim_k, 2) + attend_div(c->head_dim_v, 2));
+    vk_dispatch     x     = vk_begin(KERNEL_STORE, lanes);
+    vk_spec(&x, cols);
+    vk_spec(&x, c->k_f32);
+    vk_spec(&x, c->v_f32);
+    vk_spec(&x, s->neox);
+    vk_push(&x, s->now->col);
+    vk_push(&x, s->now->run);
+    vk_push(&x, s->now->turn);
+    vk_push(&x, s->n_head);
+    vk_push(&x, c->n_head_kv);
+    vk_push(&x, c->head_dim_k);
+    vk_push(&x, c->head_dim_v);
+    vk_push(&x, s->n_rot);
+    vk_push(&x, s->ld_q);
+    vk_push(&x, s->ld_k);
+    vk_push(&x, s->ld_v);
+    vk_bind(&x, s->now->bytes);
+    vk_bind(&x, s->q);
+    vk_bind(&x, s->k);
+    vk_bind(&x, s->v);
+    vk_bind(&x, c->bytes);
+    x.groups[0] = attend_div(items, lanes / cols);
+    x.groups[1] = attend_div(s->n_col, cols);
+    x.barrier   = s->barrier;
+    vk_list_add(list, &x);
+}
+
+/* ---- Attention: what the kernels are told ---- */
+
+#define ATTEND_MOST_SPLITS 128   /* merge.comp's MOST_SPLITS */
+
+/* What a workgroup takes. */
+typedef struct attend_plan {
+    attend_path path;
+    uint32_t    lanes, rows;
+    uint32_t    heads, head_blocks;   /* a workgroup takes `heads` of a KV head's, head_blocks of them all */
+    uint32_t    n_splits;
+    uint32_t    unit;                 /* words of V that a lane loads at once */
+} attend_plan;
+
+/* The widest load that divides a row of V. */
+static uint32_t widest_unit(uint32_t row) { return row % 4 == 0 ? 4 : row % 2 == 0 ? 2 : 1; }
+
+/* Shared memory of attend.comp, in bytes. */
+static uint32_t few_shared(const vk_cache *c, uint32_t lanes, uint32_t rows) {
+    uint32_t quads = attend_div(rows, 4), units = v_row_words(c) / widest_unit(v_row_words(c));
+    uint32_t each = attend_div(units, lanes), v_lanes = attend_least(units, lanes), v_groups = attend_least(16, lanes / v_lanes);
+    uint32_t row   = v_groups * v_lanes * each * widest_unit(v_row_words(c)) * (c->v_f32 ? 1 : 2);
+    uint32_t share = rows * lanes * 4, joined = row > share ? row : share;
+    return 4 * (k_row_words(c) * (c->k_f32 ? 1 : 2) * quads * 4 + joined + rows * 81 + 16);
+}
+
+/* Heads that share loads: as many as registers hold accumulators for, and shared memory queries. */
+static uint32_t few_rows(const vk_device *d, const vk_attend *a, uint32_t lanes) {
+    uint32_t n_rep = a->n_head / a->cache->n_head_kv, most = attend_least(n_rep, 8);
+    uint32_t row = v_row_words(a->cache), unit = widest_unit(row);
+    uint32_t acc = attend_div(row / unit, lanes) * unit * (a->cache->v_f32 ? 1 : 2);
+    while (most > 1 && (most * acc > 64 || few_shared(a->cache, lanes, attend_div(n_rep, attend_div(n_rep, most))) > attend_least(16384, d->caps.max_shared)))
+        most--;
+    return attend_div(n_rep, attend_div(n_rep, most));
+}
+
+static uint32_t few_splits(const vk_device *d, const vk_attend *a, const attend_plan *p) {
+    uint32_t pages = attend_div(a->n_ctx, KV_PAGE) + 2, groups = a->n_col * a->cache->n_head_kv * p->head_blocks;
+    uint32_t want  = a->n_splits ? a->n_splits : attend_div(is_cpu(d) ? 16 : 512, groups);
+    if (a->window) pages = attend_least(pages, a->window / KV_PAGE + 3);
+    if (!a->n_splits) want = attend_least(want, attend_div(pages, 2));
+    return want < 1 ? 1 : attend_least(attend_least(want, pages), ATTEND_MOST_SPLITS);
+}
+
+static attend_plan few_plan(const vk_device *d, const vk_attend *a) {
+    attend_plan p;
+    uint32_t    n_rep = a->n_head / a->cache->n_head_kv;
+    p.path        = ATTEND_FEW;
+    p.lanes       = is_cpu(d) ? 16 : 128;
+    p.unit        = widest_unit(v_row_words(a->cache));
+    p.heads       = few_rows(d, a, p.lanes);
+    p.rows        = p.heads;
+    p.head_blocks = attend_div(n_rep, p.heads);
+    p.n_splits    = few_splits(d, a, &p);
+    return p;
+}
+
+static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
+    (void)d;
+    if (a->path != ATTEND_BEST) return a->path;
+    return ATTEND_FEW;
+}
+
+static uint64_t vk_attend_partial(const vk_device *d, const vk_attend *a) {
+    if (vk_attend_path(d, a) != ATTEND_FEW) return 0;
+    attend_plan p = few_plan(d, a);
+    return p.n_splits == 1 ? 0 : (uint64_t)a->n_col * a->n_head * p.n_splits * (a->cache->head_dim_v + 2) * sizeof(float);
+}
+
+/* The specialization constants, push constants and bindings of attend.glsl. */
+static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const attend_plan *p) {
+    const float     log2e = 1.442695041f;
+    const vk_cache *c     = a->cache;
+    vk_dispatch     x     = vk_begin(kernel, p->lanes);
+    bool            cap   = a->soft_cap != 0;
+    vk_spec(&x, c->head_dim_k);
+    vk_spec(&x, c->head_dim_v);
+    vk_spec(&x, c->k_f32);
+    vk_spec(&x, c->v_f32);
+    vk_spec(&x, p->unit);
+    vk_spec(&x, p->rows);
+    vk_spec(&x, cap);
+    vk_spec(&x, a->sinks.size != 0);
+    vk_spec(&x, p->n_splits == 1);
+    vk_push(&x, a->now->col);
+    vk_push(&x, a->now->run);
+    vk_push(&x, a->now->sink_turn);
+    vk_push(&x, a->n_head);
+    vk_push(&x, c->n_head_kv);
+    vk_push(&x, a->n_rot);
+    vk_push(&x, a->neox);
+    vk_push(&x, a->ld_q);
+    vk_push(&x, a->ld_out);
+    vk_push(&x, a->window);
+    vk_push(&x, p->n_splits);
+    vk_push_f32(&x, cap ? a->scale / a->soft_cap : a->scale * log2e);
+    vk_push_f32(&x, a->soft_cap * log2e);
+    vk_push(&x, p->head_blocks);
+    vk_push(&x, p->heads);
+    vk_push(&x, a->n_run);
+    vk_bind(&x, a->now->bytes);
+    vk_bind(&x, a->q);
+    vk_bind(&x, c->bytes);
+    vk_bind(&x, a->out);
+    vk_bind(&x, a->sinks.size ? a->sinks : a->now->bytes);      /* a binding that a constant turns off must be something */
+    vk_bind(&x, p->n_splits > 1 ? a->partial : a->now->bytes);
+    x.barrier = a->barrier;
+    return x;
+}
+
+static void few_add(const vk_device *d, vk_list *list, const vk_attend *a) {
+    attend_plan p = few_plan(d, a);
+    vk_dispatch x = attend_dispatch(KERNEL_ATTEND, a, &p);
+    x.groups[0] = a->cache->n_head_kv * p.head_blocks;
+    x.groups[1] = p.n_splits;
+    x.groups[2] = a->n_col;
+    vk_list_add(list, &x);
+    if (p.n_splits == 1) return;
+    p.lanes = attend_least(p.lanes, (uint32_t)size_align(a->cache->head_dim_v, 16));
+    x = attend_dispatch(KERNEL_MERGE, a, &p);
+    x.groups[0] = a->n_head;
+    x.groups[1] = a->n_col;
+    x.barrier   = true;
+    vk_list_add(list, &x);
+}
+
+static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a) {
+    if (vk_attend_path(d, a) == ATTEND_FEW) few_add(d, list, a);
+}
+
+#endif

@@ -1,0 +1,656 @@
+/* The Vulkan executor: see vk_machine.h. */
+#include "vk_machine.h"
+
+#ifndef NOVA_NO_VULKAN
+
+#define SUBMIT_NS       20e6      /* what a submit is planned to last; 30 ms is the most it should */
+#define FIRST_GUESS     5.0       /* multiply-adds a nanosecond, before anything was measured */
+#define HEADER_WORDS    16
+#define RUN_WORDS       12
+
+static uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
+
+/* ---- Sizes ---- */
+
+/* Is an operation this machine's? */
+static bool is_mine(const vk_machine_desc *d, uint32_t i) { return i >= d->op_first && i < d->op_last; }
+
+static vk_cache cache_of(const vk_machine_desc *d, uint32_t layer) {
+    const kv_layer *l = &d->kv->layers[layer];
+    vk_cache        c;
+    memset(&c, 0, sizeof c);
+    c.n_head_kv  = l->n_head_kv;
+    c.head_dim_k = l->shape.head_dim_k;
+    c.head_dim_v = l->shape.head_dim_v;
+    c.k_f32      = l->shape.type_k == TYPE_F32;
+    c.v_f32      = l->shape.type_v == TYPE_F32;
+    return c;
+}
+
+static uint64_t cache_bytes_of(const vk_machine_desc *d, uint32_t layer) {
+    vk_cache c = cache_of(d, layer);
+    return d->kv->n_pages * vk_cache_page_bytes(&c);
+}
+
+static uint32_t columns_in(const vk_machine_desc *d, int b) { return b == BUF_LOGITS ? d->n_logits : d->n_batch; }
+
+static uint32_t ld_of(const vk_machine_desc *d, int b) { return round_up(d->prog->width[b], 64); }
+
+/* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. */
+static bool is_used(int b) { return b != BUF_T && b != BUF_FF2; }
+
+static uint64_t now_words(const vk_machine_desc *d) {
+    uint64_t turn = 2 * (uint64_t)d->prog->rope.n_pairs;
+    return HEADER_WORDS + (uint64_t)d->n_batch * (4 + 1 + turn) + d->n_seqs * (RUN_WORDS + turn + d->max_pages) + 64;
+}
+
+static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc) {
+    uint64_t total = now_words(desc) * 4 + 4096;
+    for (int b = 0; b < BUF_COUNT; b++)
+        if (is_used(b)) total += (uint64_t)columns_in(desc, b) * ld_of(desc, b) * sizeof(float);
+    total += (uint64_t)desc->n_batch * (ld_of(desc, BUF_X) + ld_of(desc, BUF_ATT)) * sizeof(float);
+    for (uint32_t i = desc->op_first; i < desc->op_last; i++) {
+        const op *o = &desc->prog->ops[i];
+        if (o->kind == OP_STORE) total += cache_bytes_of(desc, o->layer);
+        for (uint32_t k = 0; k < o->n_w; k++) total += vk_weight_bytes(d, o->w[k]);
+    }
+    return total;
+}
+
+/* ---- Loading ---- */
+
+static const vk_weight *tensor_of(const vk_machine *m, const weight *w) {
+    for (uint32_t i = 0; i < m->n_tensors; i++)
+        if (m->tensors[i].key == (const void *)w->data) return &m->tensors[i].w;
+    return NULL;
+}
+
+static vk_slice vector_of(const vk_machine *m, const float *key) {
+    vk_slice none;
+    memset(&none, 0, sizeof none);
+    for (uint32_t i = 0; key && i < m->n_vectors; i++)
+        if (m->vectors[i].key == key) return m->vectors[i].at;
+    return none;
+}
+
+static nova_result load_vector(vk_machine *m, const float *v, uint32_t n, nova_error *error) {
+    if (!v || vector_of(m, v).size) return NOVA_OK;
+    vk_vector *out = &m->vectors[m->n_vectors];
+    TRY(vk_take(m->dev, VK_USE_DEVICE, (uint64_t)round_up(n, 4) * sizeof(float), &out->at, error));
+    TRY(vk_write(m->dev, &out->at, 0, v, (uint64_t)n * sizeof(float), error));
+    out->key = v;
+    m->n_vectors++;
+    return NOVA_OK;
+}
+
+static nova_result load_weight(vk_machine *m, const weight *w, nova_error *error) {
+    if (tensor_of(m, w)) return NOVA_OK;
+    TRY(vk_weight_load(m->dev, &m->a, w, &m->tensors[m->n_tensors].w, error));
+    m->tensors[m->n_tensors++].key = w->data;
+    return NOVA_OK;
+}
+
+static nova_result load_op(vk_machine *m, const op *o, nova_error *error) {
+    for (uint32_t k = 0; k < o->n_w; k++) {
+        TRY(load_weight(m, o->w[k], error));
+        TRY(load_vector(m, o->bias[k], o->w[k]->n_out, error));
+    }
+    if (o->kind != OP_NORM) return NOVA_OK;
+    TRY(load_vector(m, o->vec, m->desc.prog->width[o->src], error));
+    return load_vector(m, o->bias[0], m->desc.prog->width[o->src], error);
+}
+
+static nova_result load_all(vk_machine *m, nova_error *error) {
+    uint32_t first = m->desc.op_first, n = m->desc.op_last - first;
+    m->tensors = (vk_tensor *)arena_zalloc(&m->a, (size_t)n * OP_WEIGHTS * sizeof *m->tensors);
+    m->vectors = (vk_vector *)arena_zalloc(&m->a, (size_t)n * (OP_WEIGHTS + 2) * sizeof *m->vectors);
+    if (!m->tensors || !m->vectors) return fail_memory(error, (size_t)n * 256, "the device's tensors");
+    for (uint32_t i = 0; i < n; i++) {
+        TRY(load_op(m, &m->desc.prog->ops[first + i], error));
+        if (m->desc.progress && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
+            return fail(error, NOVA_CANCELLED, "cancelled");
+    }
+    return NOVA_OK;
+}
+
+static nova_result take_zeroed(vk_machine *m, uint64_t size, vk_slice *out, nova_error *error) {
+    TRY(vk_take(m->dev, VK_USE_DEVICE, (size + 3) & ~(uint64_t)3, out, error));
+    if (!out->map) return vk_fill(m->dev, out, 0, error);
+    memset(out->map, 0, (size_t)out->size);
+    return NOVA_OK;
+}
+
+static nova_result take_caches(vk_machine *m, nova_error *error) {
+    m->caches = (vk_cache *)arena_zalloc(&m->a, m->desc.model->n_layer * sizeof *m->caches);
+    if (!m->caches) return fail_memory(error, m->desc.model->n_layer * sizeof *m->caches, "the device's caches");
+    for (uint32_t i = m->desc.op_first; i < m->desc.op_last; i++) {
+        const op *o = &m->desc.prog->ops[i];
+        if (o->kind != OP_STORE) continue;
+        uint64_t bytes = cache_bytes_of(&m->desc, o->layer);
+        if (bytes > m->dev->caps.max_range)
+            return fail(error, NOVA_ERROR_UNSUPPORTED, "a layer's cache of %llu bytes is beyond the device's %llu a buffer",
+                        (unsigned long long)bytes, (unsigned long long)m->dev->caps.max_range);
+        m->caches[o->layer] = cache_of(&m->desc, o->layer);
+        TRY(vk_take(m->dev, VK_USE_DEVICE, bytes, &m->caches[o->layer].bytes, error));
+    }
+    return NOVA_OK;
+}
+
+static nova_result take_buffers(vk_machine *m, nova_error *error) {
+    const vk_machine_desc *d = &m->desc;
+    for (int b = 0; b < BUF_COUNT; b++) {
+        m->ld[b] = ld_of(d, b);
+        if (is_used(b) && m->ld[b])
+            TRY(take_zeroed(m, (uint64_t)columns_in(d, b) * m->ld[b] * sizeof(float), &m->buf[b], error));
+    }
+    TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_X] * sizeof(float), &m->kept_x, error));
+    TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_ATT] * sizeof(float), &m->kept_att, error));
+    TRY(vk_take(m->dev, VK_USE_UPLOAD, now_words(d) * 4, &m->now.bytes, error));
+    if (!m->buf[BUF_X].map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
+    if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
+        TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
+    return take_caches(m, error);
+}
+
+/* Tables begin at multiples of 4 words. */
+static void place_now(vk_machine *m) {
+    uint32_t n = m->desc.n_batch, turn = 2 * m->desc.prog->rope.n_pairs;
+    m->now.col       = HEADER_WORDS;
+    m->now.run       = m->now.col + 4 * n;
+    m->now.turn      = m->now.run + RUN_WORDS * m->desc.n_seqs;
+    m->now.sink_turn = round_up(m->now.turn + turn * n, 4);
+    m->at_out        = round_up(m->now.sink_turn + turn * m->desc.n_seqs, 4);
+    m->at_table      = round_up(m->at_out + n, 4);
+}
+
+/* ---- What changes per pass ---- */
+
+static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uint32_t r) {
+    const kv_seq *s  = run->seq;
+    uint32_t     *at = w + m->now.run + RUN_WORDS * r, table = m->at_table + m->desc.max_pages * r;
+    uint32_t      turn = 2 * m->desc.prog->rope.n_pairs;
+    bool          slid = s->n_dropped != 0;
+    at[0]  = run->first_col;
+    at[1]  = run->n_col;
+    at[2]  = table;
+    at[3]  = slid;
+    at[4]  = slid ? s->n_sinks : 0;
+    at[5]  = s->n_sink_pages;
+    at[6]  = s->window_page;
+    at[7]  = (uint32_t)kv_window_start(s);
+    memcpy(w + table, s->table, s->n_pages * sizeof *w);
+    if (slid) rope_fill(&m->desc.prog->rope, -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
+    for (uint32_t i = 0; i < run->n_out; i++) w[m->at_out + run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
+}
+
+static void write_now(vk_machine *m, const pass *p) {
+    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * m->desc.prog->rope.n_pairs;
+    w[0] = p->n_col, w[1] = p->n_run, w[2] = p->n_out;
+    for (uint32_t r = 0; r < p->n_run; r++) {
+        const pass_run *run = &p->runs[r];
+        write_run(m, w, run, r);
+        for (uint32_t i = 0; i < run->n_col; i++) {
+            uint32_t  col = run->first_col + i, *at = w + m->now.col + 4 * col;
+            int64_t   position = run->seq->n_tokens + i;
+            at[0] = (uint32_t)p->ids[col];
+            at[1] = r;
+            at[2] = (uint32_t)position;
+            rope_fill(&m->desc.prog->rope, position, m->desc.prog->rope.magnitude, (float *)(void *)(w + m->now.turn + turn * col));
+        }
+    }
+}
+
+/* ---- Operations to dispatches ---- */
+
+/* A pass as the list is made for it. */
+typedef struct pass_shape {
+    uint32_t n_col, n_out;
+    bool     kept;          /* behind OP_GATHER the columns lie in kept_x and kept_att */
+    uint32_t head_first;    /* gathered column that the head's window begins with */
+} pass_shape;
+
+static vk_slice part_of(vk_slice s, uint64_t offset, uint64_t size) {
+    s.offset += offset;
+    s.size = size;
+    if (s.map) s.map += offset;
+    return s;
+}
+
+/* Where an operation finds a buffer. */
+static vk_slice buffer_at(const vk_machine *m, const op *o, const pass_shape *s, buffer_id b) {
+    bool     head = o >= m->desc.prog->ops + m->desc.prog->n_body;
+    vk_slice at   = m->buf[b];
+    if (s->kept && o->gathered && b == BUF_X) at = m->kept_x;
+    if (s->kept && o->gathered && b == BUF_ATT) at = m->kept_att;
+    uint64_t skip = head && b == BUF_X ? (uint64_t)s->head_first * m->ld[b] * sizeof(float) : 0;
+    return part_of(at, skip, at.size - skip);
+}
+
+static uint32_t columns_for(const vk_machine *m, const op *o, const pass_shape *s) {
+    bool head = o >= m->desc.prog->ops + m->desc.prog->n_body;
+    return head || o->gathered ? s->n_out : s->n_col;
+}
+
+typedef void (*vk_op_fn)(vk_machine *m, vk_list *l, const op *o, const pass_shape *s);
+
+static void list_embed(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    vk_embed_add(m->dev, l, tensor_of(m, o->w[0]), m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
+}
+
+static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    vk_norm n;
+    memset(&n, 0, sizeof n);
+    n.kind    = o->norm;
+    n.x       = buffer_at(m, o, s, o->src);
+    n.y       = buffer_at(m, o, s, o->dst[0]);
+    n.w       = vector_of(m, o->vec);
+    n.b       = vector_of(m, o->bias[0]);
+    n.n       = m->desc.prog->width[o->src];
+    n.ld_x    = m->ld[o->src];
+    n.ld_y    = m->ld[o->dst[0]];
+    n.n_col   = columns_for(m, o, s);
+    n.eps     = m->desc.model->norm_eps;
+    n.barrier = true;
+    vk_norm_add(m->dev, l, &n);
+}
+
+static void list_one_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape *s, uint32_t k, uint32_t n_w) {
+    vk_matmul x;
+    memset(&x, 0, sizeof x);
+    for (uint32_t i = 0; i < n_w; i++) {
+        x.w[i]    = tensor_of(m, o->w[k + i]);
+        x.bias[i] = vector_of(m, o->bias[k + i]);
+    }
+    x.x        = buffer_at(m, o, s, o->src);
+    x.y        = buffer_at(m, o, s, o->dst[k]);
+    x.ld_x     = m->ld[o->src];
+    x.ld_y     = m->ld[o->dst[k]];
+    x.n_col    = columns_for(m, o, s);
+    x.epilogue = o->epilogue;
+    x.act      = o->act;
+    x.barrier  = k == 0;
+    for (uint32_t n = x.n_col, at = 0; at < n; at += VK_MATVEC_MAX) {
+        x.n_col = n - at < VK_MATVEC_MAX ? n - at : VK_MATVEC_MAX;
+        vk_matvec_add(m->dev, l, &x);
+        x.barrier = false;
+        x.x = part_of(x.x, (uint64_t)VK_MATVEC_MAX * x.ld_x * 4, x.x.size - (uint64_t)VK_MATVEC_MAX * x.ld_x * 4);
+        x.y = part_of(x.y, (uint64_t)VK_MATVEC_MAX * x.ld_y * 4, x.y.size - (uint64_t)VK_MATVEC_MAX * x.ld_y * 4);
+    }
+}
+
+static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    if (o->epilogue == EPILOGUE_GLU) list_one_matmul(m, l, o, s, 0, 2);
+    else
+        for (uint32_t k = 0; k < o->n_w; k++) list_one_matmul(m, l, o, s, k, 1);
+}
+
+static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    vk_store x;
+    memset(&x, 0, sizeof x);
+    x.now     = &m->now;
+    x.cache   = &m->caches[o->layer];
+    x.q       = m->buf[BUF_Q];
+    x.k       = m->buf[BUF_K];
+    x.v       = m->buf[BUF_V];
+    x.ld_q    = m->ld[BUF_Q];
+    x.ld_k    = m->ld[BUF_K];
+    x.ld_v    = m->ld[BUF_V];
+    x.n_col   = s->n_col;
+    x.n_head  = m->desc.model->layers[o->layer].n_head;
+    x.n_rot   = 2 * m->desc.prog->rope.n_pairs;
+    x.neox    = m->desc.model->kind->rope_neox;
+    x.barrier = true;
+    vk_store_add(m->dev, l, &x);
+}
+
+static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) {
+    const kv_layer *kv = &m->desc.kv->layers[layer];
+    vk_attend       x;
+    memset(&x, 0, sizeof x);
+    x.now      = &m->now;
+    x.cache    = &m->caches[layer];
+    x.q        = m->buf[BUF_Q];
+    x.out      = m->buf[BUF_ATT];
+    x.partial  = m->partial;
+    x.ld_q     = m->ld[BUF_Q];
+    x.ld_out   = m->ld[BUF_ATT];
+    x.n_col    = n_col;
+    x.n_run    = (uint32_t)size_min(n_col, m->desc.n_seqs);
+    x.n_ctx    = m->desc.n_ctx;
+    x.n_head   = m->desc.model->layers[layer].n_head;
+    x.n_rot    = 2 * m->desc.prog->rope.n_pairs;
+    x.neox     = m->desc.model->kind->rope_neox;
+    x.scale    = kv->shape.scale;
+    x.soft_cap = kv->shape.soft_cap;
+    x.barrier  = true;
+    return x;
+}
+
+static void list_attend(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    vk_attend x = attend_of(m, o->layer, s->n_col);
+    vk_attend_add(m->dev, l, &x);
+}
+
+static void list_gather(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    const buffer_id ids[2]  = {BUF_X, BUF_ATT};
+    const vk_slice  kept[2] = {m->kept_x, m->kept_att};
+    (void)o;
+    for (int i = 0; s->kept && i < 2; i++)
+        vk_gather_add(m->dev, l, m->buf[ids[i]], m->ld[ids[i]], m->now.bytes, m->at_out, false, kept[i], m->ld[ids[i]],
+                      m->desc.prog->width[ids[i]], s->n_out, i == 0);
+}
+
+static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather};
+
+/* Multiply-adds of an operation: what its time is estimated by. */
+static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
+    double cost = 1e4, columns = columns_for(m, o, s);
+    if (o->kind == OP_MATMUL)
+        for (uint32_t k = 0; k < o->n_w; k++) cost += (double)o->w[k]->n_in * o->w[k]->n_out * columns;
+    if (o->kind == OP_ATTEND) {
+        const model_layer *l = &m->desc.model->layers[o->layer];
+        const uint32_t *w = (const uint32_t *)(const void *)m->now.bytes.map;
+        for (uint32_t c = 0; c < s->n_col; c++)
+            cost += 2.0 * l->n_head * m->desc.model->head_dim_k * (w[m->now.col + 4 * c + 2] - w[m->now.run + RUN_WORDS * w[m->now.col + 4 * c + 1] + 7] + 1.0);
+    }
+    return cost;
+}
+
+/* The operations first..last as dispatches, behind what the list holds; cost (NULL: not wanted) of each, of the list's size. */
+static void list_ops(vk_machine *m, vk_list *l, uint32_t first, uint32_t last, const pass_shape *s) {
+    for (uint32_t i = first; i < last; i++) {
+        const op *o = &m->desc.prog->ops[i];
+        uint32_t  before = l->n;
+        if (!is_mine(&m->desc, i)) continue;
+        if (o->gathered && s->n_out == 0) break;
+        if (o->kind == OP_ATTEND && o->layer + 1 == m->desc.model->n_layer && s->n_out == 0) break;
+        vk_op_functions[o->kind](m, l, o, s);
+        double cost = op_cost(m, o, s);
+        for (uint32_t k = before; k < l->n; k++) l->at[k].cost = cost / (l->n - before);
+    }
+}
+
+static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
+    vk_dispatch d = vk_begin(KERNEL_COUNT, 1);
+    vk_bind(&d, part_of(from, 0, size));
+    vk_bind(&d, part_of(to, 0, size));
+    vk_list_add(l, &d);
+}
+
+/* ---- Submitting ---- */
+
+static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, nova_error *error) {
+    VkSubmitInfo info;
+    vk_device   *d = m->dev;
+    memset(&info, 0, sizeof info);
+    info.sType              = VK_STRUCTURE_TYPE_SUBMIT_INFO;
+    info.commandBufferCount = 1;
+    info.pCommandBuffers    = &commands;
+    VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
+    VK_TRY(d->api.QueueSubmit(d->queue, 1, &info, m->fence), "giving work to the device");
+    m->n_submits++;
+    m->n_dispatches += n_dispatch;
+    uint64_t start = clock_ns();
+    VK_TRY(d->api.WaitForFences(d->device, 1, &m->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+    m->wait_ns += clock_ns() - start;
+    return NOVA_OK;
+}
+
+static nova_result record(vk_machine *m, VkCommandBuffer commands, bool once, const vk_dispatch *list, uint32_t n,
+                          const VkDescriptorSet *sets, nova_error *error) {
+    VkCommandBufferBeginInfo begin;
+    memset(&begin, 0, sizeof begin);
+    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    if (once) begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    VK_TRY(m->dev->api.BeginCommandBuffer(commands, &begin), "recording");
+    vk_record(m->dev, commands, list, n, sets);
+    vk_record_end(m->dev, commands);
+    VK_TRY(m->dev->api.EndCommandBuffer(commands), "recording");
+    return NOVA_OK;
+}
+
+static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuffer *out, nova_error *error) {
+    VkCommandBufferAllocateInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    info.commandPool        = from;
+    info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 1;
+    VK_TRY(m->dev->api.AllocateCommandBuffers(m->dev->device, &info, out), "a command buffer");
+    return NOVA_OK;
+}
+
+/* Runs a part of a list, recorded for this once. */
+static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_error *error) {
+    VkDescriptorPool own  = VK_NULL_HANDLE;
+    vk_device       *d    = m->dev;
+    VkDescriptorSet *sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *sets);
+    if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
+    nova_result result = vk_sets_open(d, n, &own, sets, error);
+    VkResult    r      = result == NOVA_OK ? d->api.ResetCommandPool(d->device, m->once_pool, 0) : VK_SUCCESS;
+    if (r != VK_SUCCESS) result = vk_fail(error, r, "a command pool");
+    if (result == NOVA_OK) result = record(m, m->once, true, list, n, sets, error);
+    if (result == NOVA_OK) result = submit(m, m->once, n, error);
+    if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
+    mem_free(&m->h, sets, n * sizeof *sets);
+    return result;
+}
+
+/* Dispatches from `first` on that are expected to last SUBMIT_NS, one at least. */
+static uint32_t submit_length(const vk_machine *m, const vk_list *l, uint32_t first, double *cost) {
+    uint32_t n = 0;
+    *cost = 0;
+    while (first + n < l->n && (n == 0 || *cost + l->at[first + n].cost <= SUBMIT_NS * m->cost_per_ns)) *cost += l->at[first + n++].cost;
+    return n;
+}
+
+/* Learns the device's pace from a submit. */
+static void learn_pace(vk_machine *m, double cost, double ns) {
+    double pace = cost / (ns > 1 ? ns : 1);
+    if (pace > m->cost_per_ns) m->cost_per_ns = pace < 4 * m->cost_per_ns ? pace : 4 * m->cost_per_ns;   /* careful upwards */
+    else m->cost_per_ns = pace > 0.01 ? pace : 0.01;
+}
+
+static nova_result run_in_pieces(vk_machine *m, vk_list *l, nova_error *error) {
+    if (l->failed) return fail_memory(error, l->capacity * sizeof *l->at, "the list of dispatches");
+    TRY(vk_compile(m->dev, l->at, l->n, error));
+    for (uint32_t first = 0; first < l->n;) {
+        double   cost;
+        uint32_t n = submit_length(m, l, first, &cost);
+        if (m->cancelled && m->cancelled(m->cancelled_user)) return fail(error, NOVA_CANCELLED, "cancelled");
+        uint64_t start = clock_ns();
+        TRY(run_once(m, l->at + first, n, error));
+        if (cost > 1e6) learn_pace(m, cost, (double)(clock_ns() - start));
+        first += n;
+    }
+    return NOVA_OK;
+}
+
+static uint32_t vk_machine_columns(const vk_machine *m) {
+    double widest = 1;
+    pass_shape one;
+    memset(&one, 0, sizeof one);
+    one.n_col = 1;
+    for (uint32_t i = m->desc.op_first; i < m->desc.op_last && i < m->desc.prog->n_body; i++)
+        if (m->desc.prog->ops[i].kind == OP_MATMUL && !m->desc.prog->ops[i].gathered) {
+            double cost = op_cost(m, &m->desc.prog->ops[i], &one);
+            if (cost > widest) widest = cost;
+        }
+    double columns = SUBMIT_NS * m->cost_per_ns / widest;
+    return columns < 1 ? 1 : columns >= m->desc.n_batch ? m->desc.n_batch : (uint32_t)columns;
+}
+
+/* ---- Replaying ---- */
+
+/* A pass with one token of each session: the whole of it is one recorded command buffer. */
+static bool is_replayable(const vk_machine *m, const pass *p) {
+    return p->n_col <= VK_REPLAYED && p->n_col == p->n_run && p->n_out == p->n_col && p->n_col <= m->desc.n_logits;
+}
+
+static bool has_head(const vk_machine *m) { return m->desc.op_last > m->desc.prog->n_body; }
+
+static void list_whole(vk_machine *m, vk_list *l, uint32_t n_col) {
+    pass_shape s;
+    memset(&s, 0, sizeof s);
+    s.n_col = s.n_out = n_col;
+    if (m->desc.op_first > 0 && m->x_in.size) list_copy(l, m->x_in, m->buf[BUF_X], (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
+    list_ops(m, l, m->desc.op_first, m->desc.op_last, &s);
+    if (has_head(m) && m->logits_out.size)
+        list_copy(l, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n_col * m->ld[BUF_LOGITS] * sizeof(float));
+    if (!has_head(m) && m->x_in.size) list_copy(l, m->buf[BUF_X], m->x_in, (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
+}
+
+static nova_result record_replayed(vk_machine *m, uint32_t n_col, nova_error *error) {
+    vk_recorded *r = &m->replayed[n_col - 1];
+    vk_list      l;
+    vk_list_init(&l, &m->h);
+    list_whole(m, &l, n_col);
+    VkDescriptorSet *sets   = (VkDescriptorSet *)mem_zalloc(&m->h, l.n * sizeof *sets);
+    nova_result      result = l.failed || !sets ? fail_memory(error, l.n * sizeof(vk_dispatch), "a recorded pass") : NOVA_OK;
+    if (result == NOVA_OK) result = vk_compile(m->dev, l.at, l.n, error);
+    if (result == NOVA_OK) result = vk_sets_open(m->dev, l.n, &r->pool, sets, error);
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    if (result == NOVA_OK) result = take_commands(m, m->replay_pool, &commands, error);
+    if (result == NOVA_OK) result = record(m, commands, false, l.at, l.n, sets, error);
+    if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n;
+    else if (r->pool) {
+        m->dev->api.DestroyDescriptorPool(m->dev->device, r->pool, NULL);
+        r->pool = VK_NULL_HANDLE;
+    }
+    mem_free(&m->h, sets, l.n * sizeof *sets);
+    vk_list_free(&l);
+    return result;
+}
+
+static nova_result replay(vk_machine *m, uint32_t n_col, nova_error *error) {
+    vk_recorded *r = &m->replayed[n_col - 1];
+    if (!r->commands) TRY(record_replayed(m, n_col, error));
+    TRY(submit(m, r->commands, r->n_dispatch, error));
+    m->head_done  = has_head(m);
+    m->head_first = 0;
+    return NOVA_OK;
+}
+
+/* ---- The interface ---- */
+
+static void write_x(vk_machine *m, uint32_t n_col, const float *x, size_t ld_x) {
+    uint8_t *to = m->x_in.size ? m->x_in.map : m->buf[BUF_X].map;
+    size_t   width = m->desc.prog->width[BUF_X] * sizeof(float);
+    for (uint32_t c = 0; c < n_col; c++) memcpy(to + (size_t)c * m->ld[BUF_X] * sizeof(float), x + c * ld_x, width);
+}
+
+static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_error *error) {
+    pass_shape s;
+    memset(&s, 0, sizeof s);
+    s.n_col = p->n_col, s.n_out = p->n_out, s.kept = p->n_out != p->n_col;
+    m->list.n = 0, m->list.failed = false;
+    if (x_given && m->x_in.size) list_copy(&m->list, m->x_in, m->buf[BUF_X], (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    list_ops(m, &m->list, m->desc.op_first, (uint32_t)size_min(m->desc.op_last, m->desc.prog->n_body), &s);
+    if (!has_head(m) && m->x_in.size)
+        list_copy(&m->list, m->buf[BUF_X], m->x_in, (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    return run_in_pieces(m, &m->list, error);
+}
+
+static nova_result vk_machine_body(vk_machine *m, const pass *p, const float *x, size_t ld_x, nova_error *error) {
+    write_now(m, p);
+    if (x) write_x(m, m->desc.op_first >= m->desc.prog->n_body ? p->n_out : p->n_col, x, ld_x);
+    m->head_done = false;
+    m->kept_now  = p->n_out != p->n_col;
+    if (is_replayable(m, p)) return replay(m, p->n_col, error);
+    if (m->desc.op_first < m->desc.prog->n_body) return run_prompt(m, p, x != NULL, error);
+    return NOVA_OK;
+}
+
+static nova_result machine_head_now(vk_machine *m, uint32_t first, uint32_t n, nova_error *error) {
+    pass_shape s;
+    memset(&s, 0, sizeof s);
+    /* Where the head alone is this machine's, X holds the gathered columns already. */
+    s.n_out = n, s.head_first = first, s.kept = m->kept_now && m->desc.op_first < m->desc.prog->n_body;
+    m->list.n = 0, m->list.failed = false;
+    if (m->desc.op_first >= m->desc.prog->n_body && m->x_in.size)
+        list_copy(&m->list, m->x_in, m->buf[BUF_X], m->x_in.size);
+    list_ops(m, &m->list, m->desc.prog->n_body, m->desc.op_last, &s);
+    if (m->logits_out.size) list_copy(&m->list, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n * m->ld[BUF_LOGITS] * sizeof(float));
+    TRY(run_in_pieces(m, &m->list, error));
+    m->head_first = first;
+    return NOVA_OK;
+}
+
+static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
+    if (!m->head_done) TRY(machine_head_now(m, first, n, error));
+    const float *at = (const float *)(const void *)(m->logits_out.size ? m->logits_out.map : m->buf[BUF_LOGITS].map);
+    *ld     = m->ld[BUF_LOGITS];
+    *logits = at + (m->head_done ? (size_t)first * *ld : 0);
+    return NOVA_OK;
+}
+
+static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error) {
+    const uint8_t *from = m->x_in.size ? m->x_in.map : m->buf[BUF_X].map;
+    size_t         width = m->desc.prog->width[BUF_X] * sizeof(float);
+    (void)error;
+    for (uint32_t c = 0; c < n_col; c++) memcpy(x + c * ld_x, from + (size_t)c * m->ld[BUF_X] * sizeof(float), width);
+    return NOVA_OK;
+}
+
+/* ---- Opening ---- */
+
+/* The most that any number of columns needs for attention over a split cache. */
+static nova_result take_partial(vk_machine *m, nova_error *error) {
+    uint64_t most = 0;
+    for (uint32_t i = m->desc.op_first; i < m->desc.op_last; i++)
+        for (uint32_t n = 1; m->desc.prog->ops[i].kind == OP_ATTEND && n <= m->desc.n_batch; n = n < VK_REPLAYED ? n + 1 : n * 2) {
+            vk_attend x    = attend_of(m, m->desc.prog->ops[i].layer, (uint32_t)size_min(n, m->desc.n_batch));
+            uint64_t  need = vk_attend_partial(m->dev, &x);
+            if (need > most) most = need;
+        }
+    return most ? vk_take(m->dev, VK_USE_DEVICE, most, &m->partial, error) : NOVA_OK;
+}
+
+static nova_result machine_begin(vk_machine *m, nova_error *error) {
+    vk_device *d = m->dev;
+    place_now(m);
+    TRY(take_buffers(m, error));
+    TRY(take_partial(m, error));
+    TRY(load_all(m, error));
+    TRY(create_fence(d, &m->fence, error));
+    TRY(create_command_pool(d, &m->replay_pool, error));
+    TRY(create_command_pool(d, &m->once_pool, error));
+    TRY(take_commands(m, m->once_pool, &m->once, error));
+    return record_replayed(m, 1, error);
+}
+
+static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {
+    vk_machine *m = (vk_machine *)mem_zalloc(h, sizeof *m);
+    *out = NULL;
+    if (!m) return fail_memory(error, sizeof *m, "the GPU's executor");
+    m->h    = *h;
+    m->dev  = d;
+    m->desc = *desc;
+    m->cost_per_ns = FIRST_GUESS;
+    arena_init(&m->a, &m->h);
+    vk_list_init(&m->list, &m->h);
+    nova_result result = machine_begin(m, error);
+    if (result != NOVA_OK) {
+        vk_machine_close(m);
+        return result;
+    }
+    *out = m;
+    return NOVA_OK;
+}
+
+static void vk_machine_close(vk_machine *m) {
+    if (!m) return;
+    host       h = m->h;
+    vk_device *d = m->dev;
+    d->api.DeviceWaitIdle(d->device);
+    for (uint32_t i = 0; i < VK_REPLAYED; i++)
+        if (m->replayed[i].pool) d->api.DestroyDescriptorPool(d->device, m->replayed[i].pool, NULL);
+    if (m->replay_pool) d->api.DestroyCommandPool(d->device, m->replay_pool, NULL);
+    if (m->once_pool) d->api.DestroyCommandPool(d->device, m->once_pool, NULL);
+    if (m->fence) d->api.DestroyFence(d->device, m->fence, NULL);
+    vk_list_free(&m->list);
+    arena_free(&m->a);
+    mem_free(&h, m, sizeof *m);
+}
+
+#endif

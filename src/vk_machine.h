@@ -1,0 +1,89 @@
+/* The Vulkan executor: runs a program's operations from op_first on, on one device. What it needs lies on the device: weights,
+ * cache pages of its layers, buffers. A list of operations becomes a list of dispatches; for passes of a token a session it
+ * is recorded once and replayed, so that a token costs one submit. */
+#ifndef NOVA_VK_MACHINE_H
+#define NOVA_VK_MACHINE_H
+
+#include "cpu.h"   /* pass, pass_run */
+#include "vk_attend.h"
+#include "vk_matmul.h"
+#include "vk_matvec.h"
+#include "vk_small.h"
+
+#ifndef NOVA_NO_VULKAN
+
+#define VK_REPLAYED 8   /* columns up to which a pass is recorded for replaying */
+
+typedef struct vk_machine_desc {
+    const nova_model *model;
+    const program    *prog;
+    const kv_pool    *kv;              /* shapes of the layers; pages are the machine's own */
+    uint32_t          op_first, op_last;
+    uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;   /* max_pages: of a sequence */
+    nova_progress_fn  progress;
+    void             *progress_user;
+} vk_machine_desc;
+
+typedef struct vk_tensor { const void *key; vk_weight w; } vk_tensor;
+typedef struct vk_vector { const float *key; vk_slice at; } vk_vector;
+
+/* Recorded commands for one number of columns. */
+typedef struct vk_recorded {
+    VkCommandBuffer  commands;
+    VkDescriptorPool pool;
+    uint32_t         n_dispatch;
+} vk_recorded;
+
+typedef struct vk_machine {
+    host             h;
+    vk_device       *dev;
+    vk_machine_desc  desc;
+    arena            a;
+    uint32_t         ld[BUF_COUNT];    /* floats between columns, multiples of 64: a column is a possible binding */
+    vk_slice         buf[BUF_COUNT];
+    vk_slice         kept_x, kept_att; /* BUF_X and BUF_ATT of the gathered columns, where these are fewer than all */
+    vk_slice         partial;          /* of attention over split caches */
+    vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */
+    uint32_t         at_out, at_table;
+    vk_slice         x_in;             /* the residual stream from another machine; unmapped BUF_X only */
+    vk_slice         logits_out;       /* unmapped BUF_LOGITS only */
+    vk_cache        *caches;           /* [n_layer] */
+    vk_tensor       *tensors;
+    vk_vector       *vectors;
+    uint32_t         n_tensors, n_vectors;
+
+    VkCommandPool    replay_pool, once_pool;
+    VkCommandBuffer  once;
+    VkFence          fence;
+    vk_recorded      replayed[VK_REPLAYED];
+    vk_list          list;             /* of the pass that is not replayed */
+    double           cost_per_ns;      /* measured, of the slowest kind of work */
+    bool             kept_now;         /* the pass keeps fewer columns than it has */
+    bool             head_done;        /* the replayed pass had the head in it */
+    uint32_t         head_first;
+    bool           (*cancelled)(void *user);
+    void            *cancelled_user;
+
+    uint64_t         n_submits, n_dispatches, wait_ns;   /* since opening */
+} vk_machine;
+
+/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers. */
+static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc);
+
+/* Loads weights with progress, makes the pipelines, records. The device stays the caller's.
+ * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */
+static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error);
+static void        vk_machine_close(vk_machine *m);
+
+/* Runs the body of the pass. x: the residual stream of the columns from the machine in front, ld_x floats apart; NULL where
+ * this machine embeds. Errors: CANCELLED, DEVICE. vk_machine_head then gives logits of gathered columns first..first + n
+ * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on. */
+static nova_result vk_machine_body(vk_machine *m, const pass *p, const float *x, size_t ld_x, nova_error *error);
+static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
+static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error);
+
+/* Columns that a pass may have so that a submit stays short, by what was measured so far. */
+static uint32_t vk_machine_columns(const vk_machine *m);
+
+#endif
+#endif

@@ -47,7 +47,8 @@ static bool is_pipeline_of(const vk_pipeline *p, const vk_dispatch *d) {
            !memcmp(p->spec, d->spec, d->n_spec * sizeof *d->spec);
 }
 
-static nova_result pipeline_make(vk_device *d, const vk_dispatch *of, vk_pipeline *out, nova_error *error) {
+/* Any thread: the pipeline cache is synchronised by the driver. */
+static VkResult pipeline_make(const vk_device *d, const vk_dispatch *of, VkPipeline *out) {
     VkShaderModuleCreateInfo module;
     VkShaderModule           shader = VK_NULL_HANDLE;
     VkSpecializationMapEntry entries[VK_SPECS];
@@ -60,7 +61,8 @@ static nova_result pipeline_make(vk_device *d, const vk_dispatch *of, vk_pipelin
     module.sType    = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO;
     module.codeSize = vk_kernels[of->kernel].bytes;
     module.pCode    = vk_kernels[of->kernel].words;
-    VK_TRY(d->api.CreateShaderModule(d->device, &module, NULL, &shader), vk_kernels[of->kernel].name);
+    VkResult r = d->api.CreateShaderModule(d->device, &module, NULL, &shader);
+    if (r != VK_SUCCESS) return r;
     for (uint32_t i = 0; i < of->n_spec; i++) {
         entries[i].constantID = i;
         entries[i].offset     = i * (uint32_t)sizeof(uint32_t);
@@ -85,35 +87,105 @@ static nova_result pipeline_make(vk_device *d, const vk_dispatch *of, vk_pipelin
     }
     if (d->statistics && (d->caps.can & VK_CAN_EXECUTABLE))
         info.flags = VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR | VK_PIPELINE_CREATE_CAPTURE_INTERNAL_REPRESENTATIONS_BIT_KHR;
-    VkResult r = d->api.CreateComputePipelines(d->device, d->cache, 1, &info, NULL, &out->handle);
+    r = d->api.CreateComputePipelines(d->device, d->cache, 1, &info, NULL, out);
     d->api.DestroyShaderModule(d->device, shader, NULL);
-    if (r != VK_SUCCESS) return vk_fail(error, r, vk_kernels[of->kernel].name);
-    out->kernel = (uint32_t)of->kernel, out->subgroup = of->subgroup, out->n_spec = of->n_spec;
-    memcpy(out->spec, of->spec, sizeof out->spec);
+    return r;
+}
+
+/* Pipelines first.. of the device are to be made, each for the dispatch that asked first. */
+typedef struct compile_work {
+    vk_device          *d;
+    const vk_dispatch **of;
+    VkResult           *results;
+    uint32_t            first, n;
+    atomic_int32        taken;
+} compile_work;
+
+static void compile_some(void *arg) {
+    compile_work *w = (compile_work *)arg;
+    for (;;) {
+        int32_t i = atomic_add(&w->taken, 1);
+        if (i >= (int32_t)w->n) return;
+        w->results[i] = pipeline_make(w->d, w->of[i], &w->d->pipelines[w->first + (uint32_t)i].handle);
+    }
+}
+
+#define COMPILE_THREADS 16
+
+/* On as many threads as there are cores; where threads cannot be had, on fewer. */
+static void compile_parallel(compile_work *w) {
+    thread   threads[COMPILE_THREADS];
+    uint32_t started = 0, wanted = (uint32_t)size_min(size_min(cpu_cores(), w->n), COMPILE_THREADS);
+    while (started + 1 < wanted && thread_start(&threads[started], compile_some, w)) started++;
+    compile_some(w);
+    while (started) thread_join(&threads[--started]);
+}
+
+static bool find_pipeline(const vk_device *d, vk_dispatch *of) {
+    for (of->pipeline = 0; of->pipeline < d->n_pipelines; of->pipeline++)
+        if (is_pipeline_of(&d->pipelines[of->pipeline], of)) return true;
+    return false;
+}
+
+static nova_result pipelines_reserve(vk_device *d, uint32_t n, nova_error *error) {
+    if (d->n_pipelines + n <= d->cap_pipelines) return NOVA_OK;
+    uint32_t     cap  = d->n_pipelines + n + 32;
+    vk_pipeline *more = (vk_pipeline *)mem_resize(&d->h, d->pipelines, d->cap_pipelines * sizeof *more, cap * sizeof *more);
+    if (!more) return fail_memory(error, cap * sizeof *more, "pipelines");
+    d->pipelines = more, d->cap_pipelines = cap;
     return NOVA_OK;
 }
 
-static nova_result pipeline_find(vk_device *d, vk_dispatch *of, nova_error *error) {
-    for (uint32_t i = 0; i < d->n_pipelines; i++)
-        if (is_pipeline_of(&d->pipelines[i], of)) {
-            of->pipeline = i;
-            return NOVA_OK;
-        }
-    if (d->n_pipelines == d->cap_pipelines) {
-        uint32_t     cap  = d->cap_pipelines ? 2 * d->cap_pipelines : 32;
-        vk_pipeline *more = (vk_pipeline *)mem_resize(&d->h, d->pipelines, d->cap_pipelines * sizeof *more, cap * sizeof *more);
-        if (!more) return fail_memory(error, cap * sizeof *more, "pipelines");
-        d->pipelines = more, d->cap_pipelines = cap;
+/* Enters the pipelines that are missing, without handles. */
+static void enter_missing(compile_work *w, vk_dispatch *list, uint32_t n) {
+    vk_device *d = w->d;
+    for (uint32_t i = 0; i < n; i++) {
+        if (list[i].kernel == KERNEL_COUNT || find_pipeline(d, &list[i])) continue;
+        vk_pipeline *p = &d->pipelines[d->n_pipelines++];
+        memset(p, 0, sizeof *p);
+        p->kernel = (uint32_t)list[i].kernel, p->subgroup = list[i].subgroup, p->n_spec = list[i].n_spec;
+        memcpy(p->spec, list[i].spec, sizeof p->spec);
+        w->of[w->n++] = &list[i];
     }
-    TRY(pipeline_make(d, of, &d->pipelines[d->n_pipelines], error));
-    of->pipeline = d->n_pipelines++;
-    return NOVA_OK;
+}
+
+/* Looks at what came out; one failure takes all of them back. */
+static nova_result compile_check(compile_work *w, nova_error *error) {
+    vk_device  *d      = w->d;
+    nova_result result = NOVA_OK;
+    for (uint32_t i = 0; result == NOVA_OK && i < w->n; i++)
+        if (w->results[i] != VK_SUCCESS) result = vk_fail(error, w->results[i], vk_kernels[w->of[i]->kernel].name);
+    if (result == NOVA_OK) return NOVA_OK;
+    for (uint32_t i = 0; i < w->n; i++)
+        if (w->results[i] == VK_SUCCESS) d->api.DestroyPipeline(d->device, d->pipelines[w->first + i].handle, NULL);
+    d->n_pipelines = w->first;
+    return result;
+}
+
+static uint32_t count_missing(const vk_device *d, vk_dispatch *list, uint32_t n) {
+    uint32_t missing_ones = 0;
+    for (uint32_t i = 0; i < n; i++) missing_ones += list[i].kernel != KERNEL_COUNT && !find_pipeline(d, &list[i]);
+    return missing_ones;
 }
 
 static nova_result vk_compile(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error) {
-    for (uint32_t i = 0; i < n; i++)
-        if (list[i].kernel != KERNEL_COUNT) TRY(pipeline_find(d, &list[i], error));
-    return NOVA_OK;
+    uint32_t missing_ones = count_missing(d, list, n);
+    if (missing_ones == 0) return NOVA_OK;
+    TRY(pipelines_reserve(d, missing_ones, error));
+    size_t       bytes = missing_ones * (sizeof(vk_dispatch *) + sizeof(VkResult));
+    uint8_t     *block = (uint8_t *)mem_zalloc(&d->h, bytes);
+    compile_work w;
+    if (!block) return fail_memory(error, bytes, "pipelines");
+    memset(&w, 0, sizeof w);
+    w.d       = d;
+    w.of      = (const vk_dispatch **)(void *)block;
+    w.results = (VkResult *)(void *)(block + missing_ones * sizeof(vk_dispatch *));
+    w.first   = d->n_pipelines;
+    enter_missing(&w, list, n);
+    compile_parallel(&w);
+    nova_result result = compile_check(&w, error);
+    mem_free(&d->h, block, bytes);
+    return result;
 }
 
 /* ---- Recording ---- */

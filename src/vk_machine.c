@@ -44,11 +44,31 @@ static uint64_t now_words(const vk_machine_desc *d) {
     return HEADER_WORDS + (uint64_t)d->n_batch * (4 + 1 + turn) + d->n_seqs * (RUN_WORDS + turn + d->max_pages) + 64;
 }
 
+/* What matmuls read may have a quantised twin, where the device multiplies bytes. */
+static bool has_twin(const vk_device *d, int b) {
+    bool bytes = d->caps.can & VK_CAN_DOT;
+    for (uint32_t i = 0; i < d->caps.n_matrices; i++) bytes = bytes || d->caps.matrices[i].a == VK_COMPONENT_TYPE_SINT8_KHR;
+    return bytes && (b == BUF_NORMED || b == BUF_ATT || b == BUF_FF);
+}
+
+static uint64_t scratch_bytes(const vk_device *d, const vk_machine_desc *desc) {
+    uint64_t most = 0;
+    for (int b = 0; b < BUF_LOGITS; b++)
+        if (is_used(b) && desc->prog->width[b]) {
+            uint64_t n = vk_matmul_scratch(d, ld_of(desc, b), desc->n_batch);
+            if (n > most) most = n;
+        }
+    return most;
+}
+
 static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc) {
     uint64_t total = now_words(desc) * 4 + 4096;
     for (int b = 0; b < BUF_COUNT; b++)
         if (is_used(b)) total += (uint64_t)columns_in(desc, b) * ld_of(desc, b) * sizeof(float);
     total += (uint64_t)desc->n_batch * (ld_of(desc, BUF_X) + ld_of(desc, BUF_ATT)) * sizeof(float);
+    for (int b = 0; b < BUF_COUNT; b++)
+        if (has_twin(d, b)) total += vk_quantised_bytes(ld_of(desc, b), desc->n_batch);
+    total += scratch_bytes(d, desc);
     for (uint32_t i = desc->op_first; i < desc->op_last; i++) {
         const op *o = &desc->prog->ops[i];
         if (o->kind == OP_STORE) total += cache_bytes_of(desc, o->layer);
@@ -149,6 +169,10 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
     if (!m->buf[BUF_X].map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
     if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
         TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
+    for (int b = 0; b < BUF_COUNT; b++)
+        if (has_twin(m->dev, b) && m->ld[b]) TRY(take_zeroed(m, vk_quantised_bytes(m->ld[b], d->n_batch), &m->twin[b], error));
+    uint64_t scratch = scratch_bytes(m->dev, d);
+    if (scratch) TRY(take_zeroed(m, scratch, &m->scratch, error));
     return take_caches(m, error);
 }
 
@@ -237,6 +261,46 @@ static void list_embed(vk_machine *m, vk_list *l, const op *o, const pass_shape 
     vk_embed_add(m->dev, l, tensor_of(m, o->w[0]), m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
 }
 
+/* The multiplication of an operation's weight k (and k + 1, for a gated one), without what depends on the path. */
+static vk_matmul matmul_of(const vk_machine *m, const op *o, const pass_shape *s, uint32_t k) {
+    vk_matmul x;
+    uint32_t  n_w = o->epilogue == EPILOGUE_GLU ? 2 : 1;
+    memset(&x, 0, sizeof x);
+    for (uint32_t i = 0; i < n_w; i++) {
+        x.w[i]    = tensor_of(m, o->w[k + i]);
+        x.bias[i] = vector_of(m, o->bias[k + i]);
+    }
+    x.x         = buffer_at(m, o, s, o->src);
+    x.y         = buffer_at(m, o, s, o->dst[k]);
+    x.ld_x      = m->ld[o->src];
+    x.ld_y      = m->ld[o->dst[k]];
+    x.n_col     = columns_for(m, o, s);
+    x.epilogue  = o->epilogue;
+    x.act       = o->act;
+    x.barrier   = k == 0;
+    x.xq        = m->twin[o->src];
+    x.xq_scales = vk_quantised_scales(m->ld[o->src], m->desc.n_batch);
+    x.scratch   = m->scratch;
+    return x;
+}
+
+/* Does a multiplication read its input quantised? */
+static bool reads_twin(const vk_machine *m, const vk_matmul *x) {
+    if (!x->xq.size) return false;
+    if (x->n_col <= VK_MATVEC_MAX) return vk_matvec_choose(m->dev, x).kernel == KERNEL_MATVEC_DOT_SG;
+    vk_path p = vk_matmul_choose(m->dev, x);
+    return p == VK_PATH_DOT || p == VK_PATH_MATRIX_S8;
+}
+
+static bool any_reads_twin(const vk_machine *m, const op *o, const pass_shape *s) {
+    if (o->kind != OP_MATMUL) return false;
+    for (uint32_t k = 0; k < (o->epilogue == EPILOGUE_GLU ? 1 : o->n_w); k++) {
+        vk_matmul x = matmul_of(m, o, s, k);
+        if (reads_twin(m, &x)) return true;
+    }
+    return false;
+}
+
 static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_norm n;
     memset(&n, 0, sizeof n);
@@ -251,37 +315,36 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
     n.n_col   = columns_for(m, o, s);
     n.eps     = m->desc.model->norm_eps;
     n.barrier = true;
+    if (any_reads_twin(m, o + 1, s)) {   /* a norm is never last */
+        n.yq        = m->twin[o->dst[0]];
+        n.yq_scales = vk_quantised_scales(m->ld[o->dst[0]], m->desc.n_batch);
+    }
     vk_norm_add(m->dev, l, &n);
 }
 
-static void list_one_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape *s, uint32_t k, uint32_t n_w) {
-    vk_matmul x;
-    memset(&x, 0, sizeof x);
-    for (uint32_t i = 0; i < n_w; i++) {
-        x.w[i]    = tensor_of(m, o->w[k + i]);
-        x.bias[i] = vector_of(m, o->bias[k + i]);
-    }
-    x.x        = buffer_at(m, o, s, o->src);
-    x.y        = buffer_at(m, o, s, o->dst[k]);
-    x.ld_x     = m->ld[o->src];
-    x.ld_y     = m->ld[o->dst[k]];
-    x.n_col    = columns_for(m, o, s);
-    x.epilogue = o->epilogue;
-    x.act      = o->act;
-    x.barrier  = k == 0;
-    for (uint32_t n = x.n_col, at = 0; at < n; at += VK_MATVEC_MAX) {
-        x.n_col = n - at < VK_MATVEC_MAX ? n - at : VK_MATVEC_MAX;
-        vk_matvec_add(m->dev, l, &x);
-        x.barrier = false;
-        x.x = part_of(x.x, (uint64_t)VK_MATVEC_MAX * x.ld_x * 4, x.x.size - (uint64_t)VK_MATVEC_MAX * x.ld_x * 4);
-        x.y = part_of(x.y, (uint64_t)VK_MATVEC_MAX * x.ld_y * 4, x.y.size - (uint64_t)VK_MATVEC_MAX * x.ld_y * 4);
-    }
-}
-
 static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
-    if (o->epilogue == EPILOGUE_GLU) list_one_matmul(m, l, o, s, 0, 2);
-    else
-        for (uint32_t k = 0; k < o->n_w; k++) list_one_matmul(m, l, o, s, k, 1);
+    bool     quantised = o->src == BUF_NORMED;   /* by the norm in front, where it is wanted */
+    bool     first     = true;
+    uint32_t path      = VK_PATH_COUNT;          /* that filled the scratch */
+    for (uint32_t k = 0; k < (o->epilogue == EPILOGUE_GLU ? 1 : o->n_w); k++) {
+        vk_matmul x = matmul_of(m, o, s, k);
+        if (!reads_twin(m, &x)) {
+            x.xq.size = 0;
+        } else if (!quantised) {
+            vk_quantise_add(m->dev, l, x.x, x.xq, x.xq_scales, x.w[0]->n_in, x.ld_x, x.n_col, true);
+            quantised = x.barrier = true;
+        }
+        x.barrier = x.barrier || first;
+        first     = false;
+        if (x.n_col <= VK_MATVEC_MAX) {
+            vk_matvec_add(m->dev, l, &x);
+            continue;
+        }
+        vk_path taken = vk_matmul_choose(m->dev, &x);
+        x.packed = (uint32_t)taken == path;
+        path     = (uint32_t)taken;
+        vk_matmul_add(m->dev, l, &x);
+    }
 }
 
 static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {

@@ -41,6 +41,8 @@ typedef struct vk_machine {
     arena            a;
     uint32_t         ld[BUF_COUNT];    /* floats between columns, multiples of 64: a column is a possible binding */
     vk_slice         buf[BUF_COUNT];
+    vk_slice         twin[BUF_COUNT];  /* quantised, of what matmuls read; size 0: none */
+    vk_slice         scratch;          /* of matmuls */
     vk_slice         kept_x, kept_att; /* BUF_X and BUF_ATT of the gathered columns, where these are fewer than all */
     vk_slice         partial;          /* of attention over split caches */
     vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */

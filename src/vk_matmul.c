@@ -124,6 +124,12 @@ static vk_tile matrix_tile(const vk_device *d, const vk_matmul *m, vk_path path)
     vk_tile  best;
     uint64_t least = UINT64_MAX;
     memset(&best, 0, sizeof best);
+    if (d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU) {   /* little to compile */
+        best.rows = best.cols = 32, best.each_rows = best.each_cols = 16;
+        best.local = 4 * matrix_subgroup(d), best.stage = 1;
+        if (!tile_fits(d, m, path, &best)) best.local = 0;
+        return best;
+    }
     for (uint32_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         vk_tile t;
         t.rows = shapes[i][0], t.cols = shapes[i][1], t.each_rows = shapes[i][2], t.each_cols = shapes[i][3];
@@ -197,6 +203,7 @@ static vk_dispatch begin_path(const vk_device *d, const vk_matmul *m, vk_path pa
     vk_spec(&x, m->epilogue == EPILOGUE_GLU && !m->w[1] ? MATMUL_UP : (uint32_t)m->epilogue);
     vk_spec(&x, (uint32_t)(acts ? m->act : ACT_NONE));
     vk_spec(&x, (m->bias[0].size ? 1u : 0u) | (is_glu(m) && m->bias[1].size ? 2u : 0u));
+    vk_spec(&x, d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU);
     if (!is_matrix_path(path)) {
         vk_spec(&x, t->each_rows);
         vk_spec(&x, t->cols);
@@ -217,7 +224,7 @@ static vk_dispatch begin_path(const vk_device *d, const vk_matmul *m, vk_path pa
     return x;
 }
 
-static void add_part(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *t, uint32_t part) {
+static void matmul_add_part(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *t, uint32_t part) {
     bool           scratch = path == VK_PATH_F16 || path == VK_PATH_MATRIX_F16, glu = is_glu(m);
     const vk_part *p0 = &m->w[0]->parts[part], *p1 = glu ? &m->w[1]->parts[part] : p0;
     vk_slice       x_from = scratch ? m->scratch : path == VK_PATH_F32 ? m->x : m->xq;
@@ -253,7 +260,7 @@ static void add_part(vk_device *d, vk_list *list, const vk_matmul *m, vk_path pa
 static void add_tiles(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *t) {
     bool scratch = path == VK_PATH_F16 || path == VK_PATH_MATRIX_F16;
     if (scratch && !m->packed) add_pack(list, m, path == VK_PATH_MATRIX_F16);
-    for (uint32_t i = 0; i < m->w[0]->n_parts; i++) add_part(d, list, m, path, t, i);
+    for (uint32_t i = 0; i < m->w[0]->n_parts; i++) matmul_add_part(d, list, m, path, t, i);
 }
 
 static bool vk_matmul_add_as(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *tile) {

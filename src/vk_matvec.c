@@ -5,6 +5,7 @@
 
 #define MATVEC_SUMS       16u     /* that a lane holds at most: weights times rows times columns */
 #define MATVEC_STAGE      9216u   /* bytes of x in shared memory: leaves room for the sums, and for a second workgroup */
+#define MATVEC_ROWS       1024u   /* rows of a weight for each row of a lane: with fewer, more lanes are better than full ones */
 #define MATVEC_UP         4u      /* the shader's fifth epilogue: y = act(y) * r */
 
 static uint32_t quads_of(vk_format f) { return f == VK_F32 ? 1 : f <= VK_BF16 ? 2 : f == VK_Q8_0 ? 4 : 8; }
@@ -37,8 +38,24 @@ static bool vk_matvec_fits(const vk_device *d, const vk_matmul *m, const vk_matv
     return (c->can & VK_CAN_SUBGROUP) && s->local % c->subgroup == 0 && lanes <= (s->subgroup ? s->subgroup : c->subgroup_min);
 }
 
+/* Lanes that share a row: a power of two, few enough that each has two units and that they are of one subgroup. */
+static uint32_t lanes_log_for(const vk_caps *c, const vk_matmul *m, const vk_matvec_shape *s, uint32_t units) {
+    uint32_t most = s->kernel == KERNEL_MATVEC ? 32 : s->subgroup ? s->subgroup : c->subgroup_min, log = 0;
+    bool     stages = s->kernel != KERNEL_MATVEC_DOT_SG;
+    if (most > 32) most = 32;
+    while ((uint32_t)2 << log <= most && (uint32_t)2 << log <= (units > 8 ? units / 2 : 4)) {
+        vk_matvec_shape more = *s;
+        more.stage = (uint32_t)2 << log;
+        if (stages && stage_bytes(m, &more) > MATVEC_STAGE) break;
+        log++;
+    }
+    return log;
+}
+
+/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's 64 bytes of codes
+ * (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
 static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) {
-    const vk_caps  *c     = &d->caps;
+    const vk_caps   *c    = &d->caps;
     const vk_weight *w    = m->w[0];
     uint32_t         sums = n_sums(m), units = w->n_pad / 4 / quads_of(w->format);
     vk_matvec_shape  s;
@@ -50,18 +67,19 @@ static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) 
         s.local = c->subgroup;
         return s;
     }
+    if (is_pair(m) && s.rows > 2) s.rows = 2;
+    while (s.rows > 1 && w->n_out < MATVEC_ROWS * s.rows) s.rows /= 2;
     s.local = 128;
     if (c->can & VK_CAN_SUBGROUP) s.kernel = KERNEL_MATVEC_SG;
     if (s.kernel == KERNEL_MATVEC_SG && (c->can & VK_CAN_DOT) && c->dot_fast && m->xq.size && w->format >= VK_Q4_0)
         s.kernel = KERNEL_MATVEC_DOT_SG;
     if (s.kernel == KERNEL_MATVEC) s.local = 64;
-    s.lanes_log = 3;
-    while (s.lanes_log < 5 && (uint32_t)4 << s.lanes_log <= units && sums * (quads_of(w->format) | 1) * 32 << s.lanes_log <= MATVEC_STAGE)
-        s.lanes_log++;
+    else if ((c->can & VK_CAN_SIZED) && c->subgroup_min < 16 && c->subgroup_max >= 16) s.subgroup = 16;
+    s.lanes_log = lanes_log_for(c, m, &s, units);
     if (s.kernel != KERNEL_MATVEC_DOT_SG) {
-        uint32_t lanes = (uint32_t)1 << s.lanes_log;
+        uint32_t lanes = (uint32_t)1 << s.lanes_log, all = (units + lanes - 1) / lanes * lanes;
         s.stage = MATVEC_STAGE / ((quads_of(w->format) | 1) * 16 * m->n_col) / lanes * lanes;
-        if (s.stage > (units + lanes - 1) / lanes * lanes) s.stage = (units + lanes - 1) / lanes * lanes;
+        if (s.stage > all) s.stage = all;
     }
     return s;
 }

@@ -1,0 +1,436 @@
+/* Engines on Vulkan devices: the same logits as on the CPU wherever the layers lie, at lowered limits, in batches, sliding, on two
+ * devices, on two threads; cancelled; within a budget; and with every Vulkan call failing in turn. */
+#ifndef NOVA_C
+#define NOVA_C "../nova.c"
+#endif
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "faults.h"
+
+#include "vk_faults.h"
+
+#include NOVA_C
+
+#include "tiny_model.h"
+
+#define CONTEXT 200
+
+typedef struct rig {
+    nova_model   *model;
+    nova_engine  *engine;
+    nova_session *session;
+    nova_error    error;
+} rig;
+
+static nova_engine_desc desc_for(const char *device) {
+    nova_engine_desc d;
+    memset(&d, 0, sizeof d);
+    d.n_ctx     = CONTEXT;
+    d.n_threads = 2;
+    d.device    = device;
+    d.cache_k   = NOVA_CACHE_F32;
+    d.cache_v   = NOVA_CACHE_F32;
+    return d;
+}
+
+static bool rig_open(rig *r, const tiny *t, const nova_engine_desc *ed, const nova_session_desc *sd) {
+    nova_model_desc md;
+    memset(&md, 0, sizeof md);
+    memset(r, 0, sizeof *r);
+    md.data    = t->bytes;
+    md.size    = t->n_bytes;
+    r->model   = nova_model_open(&md, &r->error);
+    r->engine  = nova_engine_open(r->model, ed, &r->error);
+    r->session = nova_session_open(r->engine, sd, &r->error);
+    return r->session != NULL;
+}
+
+static void rig_close(rig *r) {
+    nova_session_close(r->session);
+    nova_engine_close(r->engine);
+    nova_model_close(r->model);
+}
+
+typedef struct rows { float *p; size_t n; } rows;
+
+static bool keep_rows(void *user, size_t index, const float *logits) {
+    rows *r = (rows *)user;
+    memcpy(r->p + index * TINY_VOCAB, logits, TINY_VOCAB * sizeof *logits);
+    r->n++;
+    return true;
+}
+
+static float *score(rig *r, const int32_t *ids, uint32_t n, uint32_t step) {
+    float *all = (float *)calloc((size_t)n * TINY_VOCAB, sizeof *all);
+    for (uint32_t at = 0; at < n; at += step) {
+        rows out;
+        out.p = all + (size_t)at * TINY_VOCAB;
+        out.n = 0;
+        uint32_t m = at + step < n ? step : n - at;
+        CHECK(nova_session_score(r->session, ids + at, m, keep_rows, &out, &r->error) == NOVA_OK, "%s", r->error.message);
+        CHECK(out.n == m, "%zu rows for %u tokens", out.n, m);
+    }
+    return all;
+}
+
+static double nmse(const float *a, const double *b, size_t n) {
+    double err = 0, sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        err += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        sum += b[i] * b[i];
+    }
+    return err / sum;
+}
+
+static void random_ids(int32_t *ids, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)(3 + test_below(TINY_VOCAB - 3));
+}
+
+/* ---- The same logits ---- */
+
+static void check_score(const tiny *t, const nova_engine_desc *d, const int32_t *ids, const double *right, uint32_t n,
+                        uint32_t step, double most, const char *what) {
+    rig r;
+    if (rig_open(&r, t, d, NULL)) {
+        float *got = score(&r, ids, n, step);
+        double e   = nmse(got, right, (size_t)n * TINY_VOCAB);
+        CHECK(e < most, "%s, %u layers, steps of %u: nmse %g", what, d->gpu_layers, step, e);
+        free(got);
+    } else {
+        CHECK(false, "%s: %s", what, r.error.message);
+    }
+    rig_close(&r);
+}
+
+static void test_forward(bool arcee) {
+    tiny    t;
+    int32_t ids[150];
+    tiny_make(&t, TINY_LAYERS, arcee);
+    random_ids(ids, 150);
+    double *right = tiny_logits(&t, ids, 150);
+    static const uint32_t steps[] = {150, 1, 7, 8, 9, 64};
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        nova_engine_desc d = desc_for("gpu");
+        check_score(&t, &d, ids, right, 150, steps[i], 1e-9, "gpu");
+    }
+    for (uint32_t layers = 1; layers <= TINY_LAYERS + 1; layers++) {
+        nova_engine_desc d = desc_for("gpu");
+        d.gpu_layers = layers;
+        check_score(&t, &d, ids, right, 150, 60, 1e-9, "part");
+    }
+    for (uint32_t without = 1; without < 64; without = without * 2 + 1) {
+        nova_engine_desc d = desc_for("gpu");
+        d.gpu_without = without;
+        check_score(&t, &d, ids, right, 150, 100, 1e-9, "without");
+        d.gpu_layers = 2;
+        check_score(&t, &d, ids, right, 150, 5, 1e-9, "part without");
+    }
+    for (uint32_t half = 0; half < 2; half++) {
+        nova_engine_desc d = desc_for("gpu");
+        if (half) d.cache_k = NOVA_CACHE_F16;
+        else d.cache_v = NOVA_CACHE_F16;
+        check_score(&t, &d, ids, right, 150, 150, 1e-5, "half caches");
+        check_score(&t, &d, ids, right, 150, 1, 1e-5, "half caches");
+    }
+    free(right);
+    tiny_free(&t);
+}
+
+/* The smallest ranges and allocations that a device could have and the model fits in: weights are split by rows. */
+static void test_limits(void) {
+    tiny    t;
+    int32_t ids[40];
+    tiny_make(&t, 2, false);
+    random_ids(ids, 40);
+    double *right = tiny_logits(&t, ids, 40);
+    nova_engine_desc d = desc_for("gpu");
+    d.n_ctx   = 64;
+    d.n_batch = 40;
+    vkf.max_range = (uint64_t)128 << 10;
+    vkf.max_alloc = (uint64_t)1 << 20;
+    check_score(&t, &d, ids, right, 40, 40, 1e-9, "low limits");
+    check_score(&t, &d, ids, right, 40, 1, 1e-9, "low limits");
+    vkf.max_range = vkf.max_alloc = 0;
+    free(right);
+    tiny_free(&t);
+}
+
+static void test_two_devices(uint32_t n_devices) {
+    tiny    t;
+    int32_t ids[60];
+    tiny_make(&t, TINY_LAYERS, false);
+    random_ids(ids, 60);
+    double *right = tiny_logits(&t, ids, 60);
+    nova_engine_desc d = desc_for(n_devices > 1 ? "gpu:0,gpu:1" : "gpu:0,gpu:0");   /* one device twice is two as well */
+    check_score(&t, &d, ids, right, 60, 60, 1e-9, "two devices");
+    check_score(&t, &d, ids, right, 60, 1, 1e-9, "two devices");
+    d.gpu_layers = 3;
+    check_score(&t, &d, ids, right, 60, 9, 1e-9, "two devices and the CPU");
+    free(right);
+    tiny_free(&t);
+}
+
+/* ---- Sessions ---- */
+
+/* Three sessions in one batch and each for itself; texts that slide; the CPU and the GPU. */
+static void generate(const tiny *t, const nova_engine_desc *ed, uint32_t n_sessions, uint32_t n, float *last, uint64_t *dropped) {
+    nova_session     *sessions[4];
+    nova_session_desc sd;
+    nova_token        tokens[4];
+    nova_result       results[4];
+    int32_t           ids[20];
+    rig               r;
+    nova_engine_desc  d = *ed;
+    memset(&sd, 0, sizeof sd);
+    sd.limit = NOVA_LIMIT_SLIDE, sd.ignore_end = true;
+    d.n_sessions = n_sessions;
+    if (!rig_open(&r, t, &d, &sd)) {
+        CHECK(false, "%s", r.error.message);
+        rig_close(&r);
+        return;
+    }
+    sessions[0] = r.session;
+    for (uint32_t s = 1; s < n_sessions; s++) sessions[s] = nova_session_open(r.engine, &sd, &r.error);
+    for (uint32_t s = 0; s < n_sessions; s++) {
+        for (uint32_t i = 0; i < 20; i++) ids[i] = (int32_t)(3 + (i * 7 + s * 31) % (TINY_VOCAB - 3));
+        CHECK(nova_session_feed(sessions[s], ids, 10 + s * 3, &r.error) == NOVA_OK, "%s", r.error.message);
+    }
+    for (uint32_t i = 0; i < n; i++)
+        CHECK(nova_session_next_batch(sessions, n_sessions, tokens, results, &r.error) == NOVA_OK, "%s", r.error.message);
+    for (uint32_t s = 0; s < n_sessions; s++) {
+        const float      *logits = nova_session_logits(sessions[s], &r.error);
+        nova_session_info info;
+        CHECK(logits != NULL, "%s", r.error.message);
+        if (logits) memcpy(last + (size_t)s * TINY_VOCAB, logits, TINY_VOCAB * sizeof *last);
+        nova_session_get_info(sessions[s], &info);
+        dropped[s] = info.n_dropped;
+    }
+    for (uint32_t s = 1; s < n_sessions; s++) nova_session_close(sessions[s]);
+    rig_close(&r);
+}
+
+static void test_batch_and_slide(void) {
+    tiny     t;
+    uint64_t dropped[2][4];
+    tiny_make(&t, 2, true);
+    float *a = (float *)calloc(4 * TINY_VOCAB, sizeof *a), *b = (float *)calloc(4 * TINY_VOCAB, sizeof *b);
+    nova_engine_desc cpu = desc_for("cpu"), gpu = desc_for("gpu");
+    cpu.n_ctx = gpu.n_ctx = 100;
+    generate(&t, &cpu, 3, 130, a, dropped[0]);
+    generate(&t, &gpu, 3, 130, b, dropped[1]);
+    double worst = 0;
+    for (size_t i = 0; i < 3 * TINY_VOCAB; i++) worst = fmax(worst, fabs((double)a[i] - (double)b[i]));
+    CHECK(worst < 1e-2, "three sliding sessions differ by %g from the CPU's", worst);
+    for (int s = 0; s < 3; s++) CHECK(dropped[0][s] == dropped[1][s] && dropped[0][s] > 0, "session %d slid", s);
+    free(a);
+    free(b);
+    tiny_free(&t);
+}
+
+static bool never(void *user, const char *what, uint64_t done, uint64_t total) { return (void)user, (void)what, (void)done, (void)total, false; }
+
+static void test_cancel_and_budget(void) {
+    tiny t;
+    rig  r;
+    tiny_make(&t, TINY_LAYERS, false);
+    nova_engine_desc d = desc_for("gpu");
+    d.progress = never;
+    CHECK(!rig_open(&r, &t, &d, NULL) && r.error.code == NOVA_CANCELLED, "loading cancelled: %s", r.error.message);
+    rig_close(&r);
+    d.progress = NULL;
+    nova_engine_info info;
+    memset(&info, 0, sizeof info);
+    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    if (r.engine) nova_engine_get_info(r.engine, &info);
+    CHECK(info.gpu_layers == info.n_layers && info.vram_bytes > 0, "%u of %u layers, %llu bytes", info.gpu_layers, info.n_layers,
+          (unsigned long long)info.vram_bytes);
+    int32_t ids[90];
+    random_ids(ids, 90);
+    if (r.session) {
+        nova_session_cancel(r.session);
+        CHECK(nova_session_feed(r.session, ids, 90, &r.error) == NOVA_CANCELLED, "%s", r.error.message);
+        CHECK(nova_session_feed(r.session, ids, 90, &r.error) == NOVA_OK, "behind a cancel: %s", r.error.message);
+    }
+    rig_close(&r);
+    uint32_t before = info.n_layers;
+    for (uint64_t budget = (uint64_t)8 << 20; budget > 16384; budget = budget * 3 / 4) {
+        d.vram_bytes = budget;
+        memset(&info, 0, sizeof info);
+        if (rig_open(&r, &t, &d, NULL)) {
+            nova_engine_get_info(r.engine, &info);
+            CHECK(nova_session_feed(r.session, ids, 90, &r.error) == NOVA_OK, "%s", r.error.message);
+        } else {
+            CHECK(false, "%llu bytes: %s", (unsigned long long)budget, r.error.message);
+        }
+        CHECK(info.vram_bytes <= budget, "%llu bytes taken of %llu", (unsigned long long)info.vram_bytes, (unsigned long long)budget);
+        CHECK(info.gpu_layers <= before, "%u layers within %llu bytes, %u in more", info.gpu_layers, (unsigned long long)budget, before);
+        before = info.gpu_layers;
+        rig_close(&r);
+    }
+    CHECK(before < TINY_LAYERS + 1, "%u layers within 16 KiB", before);
+    tiny_free(&t);
+}
+
+/* ---- Twice ---- */
+
+static void use_device(void *arg) {
+    const tiny *t = (const tiny *)arg;
+    rig         r;
+    nova_engine_desc d = desc_for("gpu");
+    for (int i = 0; i < 3; i++) {
+        nova_token token;
+        int32_t    ids[12] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+        bool good = rig_open(&r, t, &d, NULL) && nova_session_feed(r.session, ids, 12, &r.error) == NOVA_OK;
+        for (int k = 0; good && k < 4; k++) good = nova_session_next(r.session, &token, &r.error) >= 0;
+        if (!good) r.error.code = NOVA_ERROR_DEVICE;
+        rig_close(&r);
+        if (!good) {
+            printf("a thread: %s\n", r.error.message);
+            *(volatile int *)&test_failed += 1;
+        }
+    }
+}
+
+static void test_threads_and_reloads(void) {
+    tiny   t;
+    thread other;
+    tiny_make(&t, 1, false);
+    bool two = thread_start(&other, use_device, &t);
+    use_device(&t);
+    if (two) thread_join(&other);
+    CHECK(two, "a second thread");
+    const char *long_run = getenv("RUN_LONG");
+    int         n        = long_run && *long_run == '1' ? 200 : 10;
+    for (int i = 0; i < n; i++) use_device(&t);
+    CHECK(vkf.live == 0, "%ld Vulkan objects are left over %d openings", vkf.live, n);
+    tiny_free(&t);
+}
+
+/* ---- Faults ---- */
+
+/* One run with whatever fault is armed: open, feed, choose. A failure is a clear error. */
+static nova_result run_all(const tiny *t, const char *device, faults *f, nova_engine_info *info, char *message) {
+    rig              r;
+    nova_token       token;
+    nova_engine_desc d = desc_for(device);
+    int32_t          ids[12] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+    d.alloc = faults_alloc, d.alloc_user = f;
+    nova_result result = NOVA_OK;
+    memset(info, 0, sizeof *info);
+    if (!rig_open(&r, t, &d, NULL)) result = r.error.code;
+    if (result == NOVA_OK) result = nova_session_feed(r.session, ids, 12, &r.error);
+    for (int i = 0; result == NOVA_OK && i < 3; i++) {
+        result = nova_session_next(r.session, &token, &r.error);
+        if (result == NOVA_END) result = NOVA_OK;
+    }
+    if (r.engine) nova_engine_get_info(r.engine, info);
+    snprintf(message, 320, "%s", r.error.message);
+    rig_close(&r);
+    return result;
+}
+
+static void test_vulkan_faults(void) {
+    static const VkResult codes[] = {VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST, VK_ERROR_INITIALIZATION_FAILED};
+    const char *long_run = getenv("RUN_LONG");
+    bool        whole    = long_run && *long_run == '1';
+    tiny        t;
+    faults      f;
+    nova_engine_info info;
+    char        message[320];
+    tiny_make(&t, 1, false);
+    long total = 0;
+    for (long n = 1, step = 0; n < 5000; n += whole ? 1 : 1 + step++ / 40) {   /* every call; in the short run ever fewer */
+        VkResult code = codes[(size_t)n % COUNT_OF(codes)];
+        for (size_t k = 0; k < (whole ? COUNT_OF(codes) : 1); k++) {
+            faults_init(&f, 0);
+            memset(&vkf, 0, sizeof vkf);
+            vkf.at = n, vkf.code = whole ? codes[k] : code;
+            nova_result result = run_all(&t, "gpu", &f, &info, message);
+            bool        hit    = vkf.seen >= n;
+            total = n;
+            CHECK(vkf.live == 0, "call %ld fails with %d: %ld Vulkan objects are left", n, (int)vkf.code, vkf.live);
+            CHECK(result == NOVA_OK || (hit && (result == NOVA_ERROR_DEVICE || result == NOVA_ERROR_MEMORY) && message[0]),
+                  "call %ld fails with %d: result %d, '%s'", n, (int)vkf.code, (int)result, message);
+            CHECK(faults_end(&f) == 0, "%s", f.first_error);
+            if (!hit) n = 5000;
+        }
+    }
+    printf("%ld Vulkan calls in a run\n", total);
+    /* With "auto", what fails at opening leaves the CPU. */
+    for (long n = 1; n < 40; n += 3) {
+        faults_init(&f, 0);
+        memset(&vkf, 0, sizeof vkf);
+        vkf.at = n, vkf.code = VK_ERROR_INITIALIZATION_FAILED, vkf.pretend_discrete = 1;
+        nova_result result = run_all(&t, "auto", &f, &info, message);
+        CHECK(result == NOVA_OK, "auto, call %ld fails: %d, '%s'", n, (int)result, message);
+        CHECK(faults_end(&f) == 0 && vkf.live == 0, "%s, %ld objects", f.first_error, vkf.live);
+    }
+    memset(&vkf, 0, sizeof vkf);
+    vkf.pretend_discrete = 1;
+    faults_init(&f, 0);
+    CHECK(run_all(&t, "auto", &f, &info, message) == NOVA_OK && info.gpu_layers == 2, "auto takes a real GPU: %u layers", info.gpu_layers);
+    faults_end(&f);
+    memset(&vkf, 0, sizeof vkf);
+    tiny_free(&t);
+}
+
+static void test_memory_faults(void) {
+    tiny t;
+    nova_engine_info info;
+    char message[320];
+    tiny_make(&t, 1, false);
+    for (long n = 1; n < 3000; n++) {
+        faults f;
+        faults_init(&f, n);
+        nova_result result = run_all(&t, "gpu", &f, &info, message);
+        long failed = f.failed;
+        CHECK(!failed || result == NOVA_ERROR_MEMORY || result == NOVA_OK, "allocation %ld fails: %d, '%s'", n, (int)result, message);
+        CHECK(faults_end(&f) == 0 && vkf.live == 0, "%s, %ld objects", f.first_error, vkf.live);
+        if (!failed) break;
+    }
+    tiny_free(&t);
+}
+
+static void test_names(void) {
+    static const char *const bad[] = {"gpu:9", "gpu:", "gpu:x", "gpu:0,", "gpu:0,gpu:1,gpu:2,gpu:3,gpu:4", "vulkan", "gpux"};
+    tiny t;
+    rig  r;
+    tiny_make(&t, 1, false);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        nova_engine_desc d = desc_for(bad[i]);
+        CHECK(!rig_open(&r, &t, &d, NULL) && r.error.code < 0 && r.error.message[0], "device '%s' is taken", bad[i]);
+        rig_close(&r);
+    }
+    nova_engine_desc d = desc_for("auto");
+    nova_engine_info info;
+    memset(&info, 0, sizeof info);
+    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    nova_engine_get_info(r.engine, &info);
+    CHECK(info.gpu_layers == 0 || strcmp(info.device, "cpu"), "auto and %s", info.device);
+    rig_close(&r);
+    tiny_free(&t);
+}
+
+int main(void) {
+    nova_gpu_info gpus[16];
+    nova_error    error;
+    uint32_t      n = 0;
+    test_begin(1);
+    if (nova_list_gpus(gpus, 16, &n, &error) != NOVA_OK || n == 0) {
+        SKIP("no Vulkan device: %s", error.message);
+        return test_end();
+    }
+    for (uint32_t i = 0; i < n; i++) printf("gpu:%u %s\n", i, gpus[i].name);
+    test_forward(false);
+    test_forward(true);
+    test_limits();
+    test_two_devices(n);
+    test_batch_and_slide();
+    test_cancel_and_budget();
+    test_threads_and_reloads();
+    test_names();
+    test_memory_faults();
+    test_vulkan_faults();
+    return test_end();
+}

@@ -7860,6 +7860,7 @@ typedef struct vocab {
     number_table      by_pair;                   /* ranks */
     special          *specials;                  /* in the order of their texts */
     bool              starts[256];               /* first bytes that specials have, as they stand in a text */
+    bool              begins[128];               /* ASCII characters that control tokens begin with, in either case */
     bool              joins[256];                /* of "llama": bytes that stand before a space inside a token */
     int32_t           byte_id[256];              /* -1: none */
     int32_t           ascii_id[128];             /* of "llama": the tokens of single characters; -1: none */
@@ -8288,7 +8289,13 @@ static nova_result open_vocab(vocab_opening *o) {
     str          text;
     for (uint32_t id = 0; gguf_strings_next(&strings, &text); id++) TRY_VOCAB(open_token(o, id, text));
     special_sort(v->specials, v->n_special);
-    for (uint32_t i = 0; i < v->n_special; i++) v->starts[(unsigned char)v->specials[i].text.p[0]] = true;
+    for (uint32_t i = 0; i < v->n_special; i++) {
+        unsigned char c = (unsigned char)v->specials[i].text.p[0], lower = c | 0x20;
+        v->starts[c] = true;
+        if (!v->specials[i].control || c >= sizeof v->begins) continue;
+        v->begins[c] = true;
+        if (lower >= 'a' && lower <= 'z') v->begins[lower] = v->begins[lower ^ 0x20] = true;
+    }
     if (v->is_spm) v->starts[(unsigned char)' '] = v->starts[(unsigned char)SPM_SPACE[0]];
     open_characters(v);
     return NOVA_OK;
@@ -8586,8 +8593,11 @@ static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text,
                                     int32_t *ids, size_t capacity, size_t *n_ids, nova_error *error);
 
 /* Appends `text` to `out` with a mark (0xFF) behind the first byte of everything that would be parsed as a control
- * token; bytes 0xFF of the text itself become U+FFFD. False when memory ends. */
+ * token, and behind every ASCII character that a control token begins with, in either case: no control token forms
+ * either where the text's parts are cut, put together, or changed in case, as long as each mark goes with its character.
+ * Bytes 0xFF of the text itself become U+FFFD. False when memory ends. */
 static bool tokenizer_mark(const tokenizer *t, str text, text_buffer *out);
+static bool tokenizer_begins_control(const tokenizer *t, char c);   /* such an ASCII character */
 
 /* Writes the bytes of one token, at most `capacity` of them, and returns how many it has. Control tokens have none
  * unless `want_special`. The first token of a text that has bytes is the `first`: in a "llama" vocabulary it loses its
@@ -8960,6 +8970,10 @@ static nova_result tokenizer_encode(const vocab *v, const host *h, str text, uin
     return NOVA_OK;
 }
 
+static bool tokenizer_begins_control(const vocab *v, char c) {
+    return (unsigned char)c < sizeof v->begins && v->begins[(unsigned char)c];
+}
+
 static bool tokenizer_mark(const vocab *v, str text, text_buffer *out) {
     /* The mark inside U+FFFD keeps a token that holds this character from forming. */
     static const char replacement[] = {'\xEF', TOKEN_MARK, '\xBF', '\xBD'}, mark[] = {TOKEN_MARK};
@@ -8967,7 +8981,9 @@ static bool tokenizer_mark(const vocab *v, str text, text_buffer *out) {
     for (size_t at = 0; at < text.n; at++) {
         bool lost = text.p[at] == TOKEN_MARK;
         bool maybe = v->starts[(unsigned char)text.p[at]];
-        if (!lost && !(maybe && special_find(v, text, at, FIND_CONTROL, &end) >= 0)) continue;
+        bool own   = tokenizer_begins_control(v, text.p[at]) ||
+                   (maybe && special_find(v, text, at, FIND_CONTROL, &end) >= 0);
+        if (!lost && !own) continue;
         text_append(out, text.p + from, at + !lost - from);
         text_append(out, lost ? replacement : mark, lost ? sizeof replacement : sizeof mark);
         from = at + 1;
@@ -9430,6 +9446,7 @@ typedef struct jinja {
     char        *room, *room_end;   /* free bytes behind a string that is being built up piece by piece */
     uint64_t     room_serial;
     int64_t      now;        /* Unix time */
+    bool         begins[128]; /* characters that control tokens begin with, where strings are marked */
 } jinja;
 
 static void jinja_open(jinja *j, const host *h, nova_error *error);
@@ -9489,7 +9506,7 @@ typedef enum jkind {
     J_KINDS
 } jkind;
 
-enum { J_SAFE = 1, J_MARKED = 2, J_GROUP = 4 };   /* flags: Markup; holds marks; a tuple of groupby's */
+enum { J_SAFE = 1, J_MARKED = 2, J_GROUP = 4 };   /* flags: Markup; may hold marks; a tuple of groupby's */
 
 typedef enum jundefined { JU_NAME, JU_ATTRIBUTE, JU_ELEMENT, JU_SENTENCE } jundefined;
 typedef enum jview { JV_KEYS, JV_VALUES, JV_ITEMS } jview;
@@ -11021,8 +11038,9 @@ static bool json_string(jinja *j, str bytes, const tokenizer *marks, jvalue *out
     if (ok && marked.n != out->n) {
         const char *copy;
         ok   = jinja_copy(j, marked.p, marked.n, &copy);
-        *out = ok ? jv_string(copy, marked.n, J_MARKED) : jv_none();
+        *out = ok ? jv_string(copy, marked.n, 0) : jv_none();
     }
+    out->flags = J_MARKED;   /* also without a mark, so that it is known for the conversation's own */
     text_free(&marked);
     return ok;
 }
@@ -11520,17 +11538,26 @@ static bool text_close(jtext *t, const jvalue *like, jvalue *out) {
     return true;
 }
 
+/* What a template puts into the conversation's text must not make a control token with what follows ("&lt;" to "<"): a
+ * mark at its end. A whole token stays one. */
+static bool text_ends_with_mark(const jinja *j, const jvalue *s, const jvalue *to) {
+    for (size_t i = 0; (s->flags & J_MARKED) && i < to->n; i++)
+        if ((unsigned char)to->u.s[i] < sizeof j->begins && j->begins[(unsigned char)to->u.s[i]]) return true;
+    return false;
+}
+
 static bool text_replace(jinja *j, const jvalue *s, const jvalue *from, const jvalue *to, int64_t most, jvalue *out) {
     jtext  t;
     size_t start = 0, search = 0, at = 0, n = 0;
     int    found = 0;
+    bool   mark  = text_ends_with_mark(j, s, to);
     jtext_open(&t, j);
     t.flags = s->flags & J_MARKED;
     for (int64_t count = 0; most < 0 || count < most; count++) {
         found = text_find(j, s, search, s->n, from, &at, &n);
         if (found != 1) break;
         jtext_add(&t, s->u.s + start, at - start);
-        if (!jtext_add_string(&t, to)) return false;
+        if (!jtext_add_string(&t, to) || (mark && !jtext_add(&t, "\xFF", 1))) return false;
         start = at + n;
         if (from->n) {
             search = start;
@@ -17107,6 +17134,8 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
     error_clear(error);
     jinja_open(&j, h, error);
     j.now             = in->chat->now ? in->chat->now : clock_unix();
+    for (size_t c = 0; in->marks && c < sizeof j.begins; c++)
+        j.begins[c] = tokenizer_begins_control(in->marks, (char)c);
     jdict *variables  = jdict_open(&j);
     if (variables && chat_variables(&j, in, variables)) jinja_run(&j, in->template_text, variables, out);
     jinja_close(&j);

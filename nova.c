@@ -17,7 +17,9 @@
 #endif
 
 /* Results do not depend on -ffast-math and its parts, nor on whether a product and a sum may become one operation: what
- * this file computes is what it says (comparisons with NaN: see f32_is_finite). Taken back at its end. */
+ * this file computes is what it says (comparisons with NaN: see f32_is_finite). Taken back at its end. Clang's -ffast-math
+ * alone makes one operation of them all the same in functions with FMA instructions: last bits differ from those of other
+ * builds, and every promise about one build's results holds. */
 #if defined(__clang__)
 #if defined(__x86_64__) || defined(__FAST_MATH__) || __FINITE_MATH_ONLY__   /* elsewhere some versions do not know it */
 #pragma float_control(precise, on, push)

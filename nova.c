@@ -4846,8 +4846,8 @@ static void wide_matmul(cpu_level level, const weight *w, const void *input, siz
 
 /* ==== src/cpu_vector.h ======================================================================================== */
 
-/* The CPU's work on vectors: norms, activations, rotary positions, sums. Lengths are arbitrary; nothing needs alignment.
- * The plain and fast versions agree within a few units in the last place. */
+/* The CPU's work on vectors: norms, activations, rotary positions, sums. Lengths are arbitrary; nothing needs alignment
+ * and no result depends on it. The plain and fast versions agree within a few units in the last place. */
 #ifndef NOVA_CPU_VECTOR_H
 #define NOVA_CPU_VECTOR_H
 
@@ -4869,7 +4869,8 @@ typedef enum activation {
     ACT_RELU_SQR    /* max(x, 0)^2 */
 } activation;
 
-/* y = act(x), in place allowed. exp and tanh are within 2 ulp of the exact ones, also for huge and tiny x; NaN stays NaN. */
+/* y = act(x), in place allowed. exp and tanh are within 2 ulp of the exact ones, also for huge and tiny x; NaN stays
+ * NaN; of -infinity only ACT_NONE makes something other than 0. */
 static void vector_act(cpu_level level, activation act, float *y, const float *x, size_t n);
 /* y = act(gate) * up */
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n);
@@ -4877,7 +4878,7 @@ static void vector_glu(cpu_level level, activation act, float *y, const float *g
 static void  vector_add(cpu_level level, float *y, const float *x, size_t n);              /* y += x */
 NOVA_UNUSED static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
 NOVA_UNUSED static float vector_dot(cpu_level level, const float *a, const float *b, size_t n);
-/* Softmax in place; the largest element is subtracted first. */
+/* Softmax in place; the largest element is subtracted first. Zeros where all is -infinity. */
 NOVA_UNUSED static void  vector_softmax(cpu_level level, float *x, size_t n);
 /* Index of the largest element, the first of equals; NaN never wins. False when every element is NaN or n is 0. */
 NOVA_UNUSED static bool  vector_argmax(cpu_level level, const float *x, size_t n, size_t *index);
@@ -5041,10 +5042,11 @@ static bool finite_plain(const float *x, size_t n) {
     return true;
 }
 
-/* half_to_float without a branch, for loops of which compilers make vectors: exponent and mantissa move to their places,
- * and a product, exact also from and to subnormals, corrects the exponent's bias. */
+/* half_to_float without a branch, for loops of which compilers make vectors: exponent and mantissa move to their
+ * places, and a product, exact also from and to subnormals, corrects the exponent's bias. */
 NOVA_INLINE float half_moved(uint16_t h) {
-    uint32_t rest = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16, special = rest >= 0x0f800000u ? 0x7f800000u : 0;
+    uint32_t rest = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t special = rest >= 0x0f800000u ? 0x7f800000u : 0;   /* infinities and NaNs */
     float    f;
     memcpy(&f, &rest, sizeof f);
     f *= 5192296858534827628530496329220096.0f;   /* 2^112 */
@@ -5560,13 +5562,14 @@ static void vector_rope(cpu_level level, float *x, const float *cos_sin, uint32_
 
 /* ==== src/cpu_attend.h ======================================================================================== */
 
-/* Attention on the CPU over cache pages, with a running softmax (FlashAttention, arXiv 2205.14135): scores of a page are
- * never kept, and any number of pages can follow each other.
+/* Attention on the CPU over cache pages, with a running softmax (FlashAttention, arXiv 2205.14135): scores of a page
+ * are never kept, and any number of pages can follow each other.
  *
- * A page holds KV_PAGE tokens of one KV head. K lies transposed, [head_dim_k][KV_PAGE], so that 16 tokens' scores come from
- * one multiply-add; V lies [KV_PAGE][head_dim_v]. Both F32 or F16.
+ * A page holds KV_PAGE tokens of one KV head. K lies transposed, [head_dim_k][KV_PAGE], so that 16 tokens' scores come
+ * from one multiply-add; V lies [KV_PAGE][head_dim_v]. Both F32 or F16.
  *
- * Order: a query's result depends on its own keys alone: bit-identical for any number of queries computed together. */
+ * Order: a query's result depends on its own keys alone: bit-identical for any number of queries computed together.
+ * Scores of -infinity weigh nothing; a NaN or +infinity among a query's scores makes its result NaN. */
 #ifndef NOVA_CPU_ATTEND_H
 #define NOVA_CPU_ATTEND_H
 
@@ -5580,7 +5583,7 @@ typedef struct attend_shape {
     float    soft_cap;                 /* score = cap * tanh(score / cap); 0: none */
 } attend_shape;
 
-/* One query's running state: greatest score, sum of exponentials, and the weighted sum of values (head_dim_v floats). */
+/* One query's running state: greatest score, sum of exponentials, weighted sum of values (head_dim_v floats). */
 typedef struct attend_state {
     float  top, sum;
     float *acc;
@@ -5614,10 +5617,10 @@ static size_t attend_v_page_bytes(const attend_shape *shape);
 
 /* Attention on the CPU: see cpu_attend.h.
  *
- * On a page it is a product, a softmax and a product: scores = queries x K, weights = softmax(scores), acc += weights x V.
- * Both products are computed by tiles of some rows (queries) by some registers of columns (tokens, then dimensions), and
- * every element of a result is one chain of multiply-adds, from the first term to the last: so tiles of all shapes give the
- * same bits, and it does not matter which queries come together.
+ * On a page it is a product, a softmax and a product: scores = queries x K, weights = softmax(scores),
+ * acc += weights x V. Both products are computed by tiles of some rows (queries) by some registers of columns (tokens,
+ * then dimensions), and every element of a result is one chain of multiply-adds, from the first term to the last: so
+ * tiles of all shapes give the same bits, and it does not matter which queries come together.
  *
  * Few queries read K and V where they lie. For many, pages of halves are first converted to floats, once. */
 
@@ -5732,7 +5735,8 @@ static void query_plain(const attend_shape *shape, const float *q, attend_state 
 }
 
 static void page_plain(const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
-                       const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page, float *scratch) {
+                       const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page,
+                       float *scratch) {
     size_t       n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
     const float *k = page_floats(CPU_PLAIN, shape->type_k, k_page, scratch, n_k);
     const float *v = page_floats(CPU_PLAIN, shape->type_v, v_page, scratch + n_k, n_v);
@@ -5778,15 +5782,18 @@ NOVA_INLINE void read_ahead(const row_product *p, bool half, size_t i, size_t at
 }
 
 /* The sixteen (eight) columns from `at` on of the ith row of b: all that a new type of the cache has to bring. */
-NOVA_TARGET_AVX2 NOVA_INLINE __m256 load_avx2(const row_product *p, bool half, bool whole, size_t i, size_t at, __m256i lanes) {
-    if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)p->b + i * p->n_col + at)));
-    if (whole) return _mm256_loadu_ps((const float *)p->b + i * p->n_col + at);   /* cheaper than with a mask */
-    return _mm256_maskload_ps((const float *)p->b + i * p->n_col + at, lanes);
+NOVA_TARGET_AVX2 NOVA_INLINE __m256 load_avx2(const row_product *p, bool half, bool whole, size_t i, size_t at,
+                                              __m256i lanes) {
+    const uint16_t *halves = (const uint16_t *)p->b + i * p->n_col + at;
+    const float    *floats = (const float *)p->b + i * p->n_col + at;
+    if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)halves));
+    return whole ? _mm256_loadu_ps(floats) : _mm256_maskload_ps(floats, lanes);   /* a mask costs something */
 }
 
-NOVA_TARGET_AVX512 NOVA_INLINE __m512 load_avx512(const row_product *p, bool half, size_t i, size_t at, __mmask16 lanes) {
-    if (half)
-        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)p->b + i * p->n_col + at)));
+NOVA_TARGET_AVX512 NOVA_INLINE __m512 load_avx512(const row_product *p, bool half, size_t i, size_t at,
+                                                  __mmask16 lanes) {
+    const uint16_t *halves = (const uint16_t *)p->b + i * p->n_col + at;
+    if (half) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)halves));
     return _mm512_maskz_loadu_ps(lanes, (const float *)p->b + i * p->n_col + at);
 }
 
@@ -5870,8 +5877,8 @@ PRODUCT_ROWS(product_8_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 8, 2, 16)
 
 static void multiply(cpu_level level, const row_product *p, uint32_t rows) {
     static void (*const by_rows[2][TILE_ROWS])(const row_product *) = {
-        { product_1_avx2, product_2_avx2, product_3_avx2, product_4_avx2, product_5_avx2, product_6_avx2, product_7_avx2,
-          product_8_avx2 },
+        { product_1_avx2, product_2_avx2, product_3_avx2, product_4_avx2, product_5_avx2, product_6_avx2,
+          product_7_avx2, product_8_avx2 },
         { product_1_avx512, product_2_avx512, product_3_avx512, product_4_avx512, product_5_avx512, product_6_avx512,
           product_7_avx512, product_8_avx512 },
     };
@@ -5880,9 +5887,9 @@ static void multiply(cpu_level level, const row_product *p, uint32_t rows) {
 
 /* ---- The softmax of one row: scores become weights, the state moves on. Gives what the sums so far shrink by. ----
  *
- * Weights below e^-87 are taken for 0, before they become subnormal and slow: where the bits of score - top, which is no
- * positive number, are from those of -87 to those of -infinity. A comparison of floats would not do, as some compilers
- * under -ffast-math do not care on which side of it a NaN falls. */
+ * Weights below e^-87 are taken for 0, before they become subnormal and slow: where the bits of score - top, which is
+ * no positive number, are from those of -87 to those of -infinity. A comparison of floats would not do, as some
+ * compilers under -ffast-math do not care on which side of it a NaN falls. */
 
 #define BITS_MINUS_87  ((int32_t)0xc2ae0000u)
 #define BITS_MINUS_INF ((int32_t)0xff800000u)
@@ -5998,8 +6005,8 @@ static void scores_of(cpu_level level, const attend_shape *shape, const attend_g
 }
 
 /* Adds tokens begin .. end of the page to the group's queries at .. at + n. */
-static void add_values(cpu_level level, attend_group *g, row_product *p, const uint8_t *v_page, size_t row_bytes, uint32_t at,
-                       uint32_t n, uint32_t begin, uint32_t end) {
+static void add_values(cpu_level level, attend_group *g, row_product *p, const uint8_t *v_page, size_t row_bytes,
+                       uint32_t at, uint32_t n, uint32_t begin, uint32_t end) {
     if (begin >= end) return;
     for (uint32_t r = 0; r < n; r++) {
         p->a[r]    = g->rows + (size_t)(at + r) * KV_PAGE + begin;
@@ -6013,9 +6020,10 @@ static void add_values(cpu_level level, attend_group *g, row_product *p, const u
     multiply(level, p, n);
 }
 
-/* What one query sees and its neighbour does not must not be touched for the neighbour, even with a weight of 0: it may be
- * an infinity. So tiles take the tokens that all their queries see, and the rest is done one by one. */
-static void values_of(cpu_level level, const attend_shape *shape, attend_group *g, row_product *p, const uint8_t *v_page) {
+/* What one query sees and its neighbour does not must not be touched for the neighbour, even with a weight of 0: it may
+ * be an infinity. So tiles take the tokens that all their queries see, and the rest is done one by one. */
+static void values_of(cpu_level level, const attend_shape *shape, attend_group *g, row_product *p,
+                      const uint8_t *v_page) {
     size_t row_bytes = (size_t)shape->head_dim_v * (p->half ? sizeof(uint16_t) : sizeof(float));
     p->n_col = shape->head_dim_v;
     for (uint32_t at = 0, n; at < g->n; at += n) {
@@ -6057,8 +6065,8 @@ static void attend_rows(cpu_level level, const attend_shape *shape, attend_group
 /* From so many queries on, converting a page once is faster than converting what each tile reads. */
 #define CONVERT_ROWS 17
 
-static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page, const void *v_page,
-                           float *scratch) {
+static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page,
+                           const void *v_page, float *scratch) {
     size_t    n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
     page_view view;
     view.half_k = shape->type_k != TYPE_F32 && n_q < CONVERT_ROWS;
@@ -6068,8 +6076,9 @@ static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t 
     return view;
 }
 
-static void page_fast(cpu_level level, const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
-                      const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page, float *scratch) {
+static void page_fast(cpu_level level, const attend_shape *shape, uint32_t n_q, const float *const *q,
+                      attend_state *states, const uint32_t *first, const uint32_t *last, const void *k_page,
+                      const void *v_page, float *scratch) {
     page_view    view = view_page(level, shape, n_q, k_page, v_page, scratch);
     attend_group g;
     g.n    = 0;
@@ -18683,8 +18692,9 @@ static nova_result cpu_head(cpu_machine *c, uint32_t first, uint32_t n) {
 
 /* Chooses the next token from logits, by the settings of nova_sampler.
  *
- * The choice depends on the logits, the settings and the seed alone, not on the machine: probabilities are integers, made
- * from each logit by three operations on floats that every machine rounds alike, and sums of integers have no order. */
+ * The choice depends on the logits, the settings and the seed alone, not on the machine: probabilities are integers,
+ * made from each logit by three operations on floats that every machine rounds alike, and sums of integers have no
+ * order. */
 #ifndef NOVA_SAMPLE_H
 #define NOVA_SAMPLE_H
 
@@ -18715,14 +18725,14 @@ typedef struct sampler {
 static size_t sampler_bytes(uint32_t n_vocab);
 static void   sampler_place(sampler *s, void *scratch, uint32_t n_vocab);
 
-/* Takes over settings. The random numbers go on; a caller who wants them anew restarts. Errors: ARGUMENT (a value that is
- * no number or out of its range), UNSUPPORTED (a vocabulary of over 2^24 tokens); then the old settings stay. */
+/* Takes over settings. The random numbers go on; a caller who wants them anew restarts. Errors: ARGUMENT (a value that
+ * is no number or out of its range), UNSUPPORTED (a vocabulary of over 2^24 tokens); then the old settings stay. */
 static nova_result sampler_set(sampler *s, const nova_sampler *settings, nova_error *error);
 static void        sampler_restart(sampler *s);
 
-/* Chooses among n_vocab logits. `recent` are the text's last tokens; those that repeat_last covers are penalised, each once.
- * A logit of -infinity is never chosen. Every choice takes one random number, whatever it leaves to chance; a greedy one
- * takes none. Errors: NUMBER (a NaN, +infinity, or nothing but -infinity). */
+/* Chooses among n_vocab logits. `recent` are the text's last tokens; those that repeat_last covers are penalised, each
+ * once. A logit of -infinity is never chosen. Every choice takes one random number, whatever it leaves to chance; a
+ * greedy one takes none. Errors: NUMBER (a NaN, +infinity, or nothing but -infinity). */
 static nova_result sampler_pick(sampler *s, const float *logits, const int32_t *recent, size_t n_recent, int32_t *id,
                                 nova_error *error);
 
@@ -18732,9 +18742,9 @@ static nova_result sampler_pick(sampler *s, const float *logits, const int32_t *
 
 /* Choosing a token: see sample.h.
  *
- * Every step keeps a start of the same order, so a step is a cut: all logits above one, and the first few that equal it.
- * Cuts are found without sorting, by histograms over ever narrower ranges, and after a first look at the greatest logit of
- * each block, which tells most blocks to be of no interest. */
+ * Every step keeps a start of the same order, so a step is a cut: all logits above one, and the first few that equal
+ * it. Cuts are found without sorting, by histograms over ever narrower ranges, and after a first look at the greatest
+ * logit of each block, which tells most blocks to be of no interest. */
 
 #define SAMPLE_BLOCK   64u
 #define SAMPLE_BINS    2048u
@@ -18754,8 +18764,8 @@ static float value_of_key(int32_t key) {
 
 /* ---- Probabilities as integers ----
  *
- * The likeliest token weighs WEIGHT_ONE, one that is t octaves less likely 2^-t of it: a power from a table, between its
- * entries a straight line, which is off by less than 2^-21. Weights never grow where logits fall. */
+ * The likeliest token weighs WEIGHT_ONE, one that is t octaves less likely 2^-t of it: a power from a table, between
+ * its entries a straight line, which is off by less than 2^-21. Weights never grow where logits fall. */
 
 #define POWER_BITS     9u    /* of t's fraction that choose an entry */
 #define FRACTION_BITS  25u   /* of t in all: more than a float has */
@@ -18924,7 +18934,8 @@ static nova_result not_a_logit(const sampler *s, nova_error *error) {
     for (uint32_t i = 0; i < s->n_vocab; i++) {
         int32_t key = key_of(s->logits[i]);
         if (key >= KEY_INFINITY || key < -KEY_INFINITY)
-            return fail(error, NOVA_ERROR_NUMBER, "the logit of token %u is %s", i, key == KEY_INFINITY ? "infinite" : "no number");
+            return fail(error, NOVA_ERROR_NUMBER, "the logit of token %u is %s", i,
+                        key == KEY_INFINITY ? "infinite" : "no number");
     }
     return fail(error, NOVA_ERROR_NUMBER, "no token has a logit above -infinity");
 }

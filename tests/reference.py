@@ -80,7 +80,8 @@ def logits():
     models = [(SPARSE, seed) for seed in range(1, 6)]
     for seed in range(1, 6):
         out = os.path.join(WORK, f"zoo{seed}")
-        lab("python3", os.path.join(os.path.dirname(LAB[0]), "zoo.py"), out, "--seed", str(seed), "--only", ",".join(ZOO))
+        maker = os.path.join(os.path.dirname(LAB[0]), "zoo.py")
+        lab("python3", maker, out, "--seed", str(seed), "--only", ",".join(ZOO))
         models += [(os.path.join(out, name + ".gguf"), seed) for name in ZOO]
     for model, seed in models:
         for n in (40, 200):
@@ -118,13 +119,14 @@ def greedy():
     """Issue line: along the reference's greedy text nova's top token is its, wherever its two top logits differ by 0.1.
 
     Both round activations to int8, and a last bit that differs changes which way some of them are rounded: after 30
-    layers that is worth more than 0.1. So no other order of additions gives the same tokens, not llama.cpp's own either,
-    and the reference is compared in the same way with its other CPU backends, with its evaluation of the text as one
-    batch, and with its float arithmetic on the dequantised weights: all of them are printed. Nova must not differ at more
-    than 1.5 times as many tokens as the reference differs from itself at.
+    layers that is worth more than 0.1. So another order of additions does not give the same tokens, llama.cpp's own not
+    either, and the reference is compared in the same way with its other CPU backends, with its evaluation of the text
+    as one batch, and with its float arithmetic on the dequantised weights: all are printed. Nova must not differ at
+    more than 1.5 times as many tokens as the reference differs from itself at.
     """
     program = os.path.join(WORK, "reference_greedy")
-    lab("gcc", "-O2", "-o", program, os.path.join(TOP, "tests", "reference_greedy.c"), "-lllama", "-lggml", "-lggml-base")
+    source = os.path.join(TOP, "tests", "reference_greedy.c")
+    lab("gcc", "-O2", "-o", program, source, "-lllama", "-lggml", "-lggml-base")
     with open(os.path.join(DATA, "text", "prompts.txt"), encoding="utf-8") as f:
         prompts = [line.rstrip("\n") for line in f if line.strip()]
     texts = "".join(json.dumps({"text": p}) + "\n" for p in prompts)
@@ -160,20 +162,21 @@ def greedy():
             run([NOVA, "logits", "-m", MODEL, "--ids", ",".join(map(str, text[:-1])), "-o", ours] + flags)
             rest += tops(floats(ours)[(len(p) - 1) * n_vocab:], n_vocab)
         nova.append(differing("nova" + (", one by one" if flags else ", the text as one batch"), rest))
-    check(max(nova) <= 1.5 * max(own), f"greedy: {len(prompts)} prompts, {len(clear)} of {len(truth)} tokens with a clear top: "
-          f"nova differs at {max(nova)}, llama.cpp from itself at {max(own)}")
+    check(max(nova) <= 1.5 * max(own), f"greedy: {len(prompts)} prompts, {len(clear)} of {len(truth)} tokens with a "
+          f"clear top: nova differs at {max(nova)}, llama.cpp from itself at {max(own)}")
 
 
 def perplexity():
     """Issue line: within 0.3% of llama-perplexity on the CPU, 20 chunks."""
     text = os.path.join(DATA, "text", "genesis.txt")
     for model in (MODEL, SPARSE):
-        out = subprocess.run(LAB + ["llama-perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "20", "-t", "2",
-                                    "-dev", "none"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=TOP).stdout.decode()
+        command = ["llama-perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "20", "-t", "2", "-dev", "none"]
+        r = subprocess.run(LAB + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=TOP)
+        out = r.stdout.decode()
         theirs = float(re.search(r"Final estimate: PPL = ([0-9.]+)", out).group(1))
         ours = float(run([NOVA, "perplexity", "-m", model, "-f", text, "--chunks", "20", "-t", "2"]).split()[-1])
-        check(abs(ours / theirs - 1) < 0.003, f"perplexity {os.path.basename(model)}: {ours:.4f}, llama.cpp {theirs:.4f}, "
-              f"{100 * (ours / theirs - 1):+.3f}%")
+        check(abs(ours / theirs - 1) < 0.003, f"perplexity {os.path.basename(model)}: {ours:.4f}, llama.cpp "
+              f"{theirs:.4f}, {100 * (ours / theirs - 1):+.3f}%")
 
 
 def quantised(model, kind):
@@ -212,12 +215,14 @@ def speed():
     """Issue line: at least llama-bench's speed for Q4_0, Q4_K_M, Q8_0 with 2 threads. Reported, never asserted."""
     for kind in ("Q4_0", "Q4_K_M", "Q8_0"):
         model = quantised(MODEL, kind)
-        bench = json.loads(lab("llama-bench", "-m", model, "-t", "2", "-p", "512", "-n", "128", "-r", "5", "-dev", "none",
-                               "-o", "json"))
+        shape = ["-m", model, "-t", "2", "-p", "512", "-n", "128", "-r", "5"]
+        bench = json.loads(lab("llama-bench", *shape, "-dev", "none", "-o", "json"))
         median = [statistics.median(b["samples_ts"]) for b in bench]
-        ours = json.loads(run([NOVA, "bench", "-m", model, "-t", "2", "-p", "512", "-n", "128", "-r", "5", "--json"]))
-        print(f"speed   {kind:7} prompt {ours['pp_tps']:8.1f} against {median[0]:8.1f} = {ours['pp_tps'] / median[0]:.2f}   "
-              f"generation {ours['tg_tps']:7.1f} against {median[1]:7.1f} = {ours['tg_tps'] / median[1]:.2f}", flush=True)
+        ours = json.loads(run([NOVA, "bench", *shape, "--json"]))
+        pp, tg = ours["pp_tps"], ours["tg_tps"]
+        print(f"speed   {kind:7} prompt {pp:8.1f} against {median[0]:8.1f} = {pp / median[0]:.2f}   "
+              f"generation {tg:7.1f} against {median[1]:7.1f} = {tg / median[1]:.2f}   load {ours['load_ms']:.1f} ms   "
+              f"memory {(ours['peak_rss_bytes'] - os.path.getsize(model)) / 2**20:.1f} MiB over the file", flush=True)
 
 
 def main():

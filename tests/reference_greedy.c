@@ -16,7 +16,8 @@
 static void quiet(enum ggml_log_level level, const char *text, void *user) { (void)level; (void)text; (void)user; }
 
 /* The last n_out of n ids give logits. */
-static int decode(struct llama_context *ctx, struct llama_batch *batch, const llama_token *ids, int n, int pos, int n_out) {
+static int decode(struct llama_context *ctx, struct llama_batch *batch, const llama_token *ids, int n, int pos,
+                  int n_out) {
     batch->n_tokens = n;
     for (int i = 0; i < n; i++) {
         batch->token[i]     = ids[i];
@@ -71,7 +72,8 @@ int main(int argc, char **argv) {
         int n = read_ids(line, ids), known = read_ids(along, ids + n);
         if (n + n_predict > MAX_IDS || (along ? known != n_predict : whole)) return 2;
         llama_memory_clear(llama_get_memory(ctx), true);
-        if (whole ? decode(ctx, &batch, ids, n + n_predict - 1, 0, n_predict) : decode(ctx, &batch, ids, n, 0, 1)) return 1;
+        int n_first = whole ? n + n_predict - 1 : n, n_out = whole ? n_predict : 1;
+        if (decode(ctx, &batch, ids, n_first, 0, n_out)) return 1;
         for (int i = 0; i < n_predict; i++) {
             const float *logits = llama_get_logits_ith(ctx, whole ? n - 1 + i : -1);
             if (!along) ids[n + i] = likeliest(logits, vocab);

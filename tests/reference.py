@@ -170,11 +170,12 @@ def perplexity():
     """Issue line: within 0.3% of llama-perplexity on the CPU, 20 chunks."""
     text = os.path.join(DATA, "text", "genesis.txt")
     for model in (MODEL, SPARSE):
-        command = ["llama-perplexity", "-m", model, "-f", text, "-c", "512", "--chunks", "20", "-t", "2", "-dev", "none"]
+        shape = ["-m", model, "-f", text, "--chunks", "20", "-t", "2"]
+        command = ["llama-perplexity", *shape, "-c", "512", "-dev", "none"]
         r = subprocess.run(LAB + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=TOP)
         out = r.stdout.decode()
         theirs = float(re.search(r"Final estimate: PPL = ([0-9.]+)", out).group(1))
-        ours = float(run([NOVA, "perplexity", "-m", model, "-f", text, "--chunks", "20", "-t", "2"]).split()[-1])
+        ours = float(run([NOVA, "perplexity", *shape]).split()[-1])
         check(abs(ours / theirs - 1) < 0.003, f"perplexity {os.path.basename(model)}: {ours:.4f}, llama.cpp "
               f"{theirs:.4f}, {100 * (ours / theirs - 1):+.3f}%")
 

@@ -535,8 +535,6 @@ static void test_faults(void) {
     tiny_free(&t);
 }
 
-/* ---- Misuse ---- */
-
 /* The file's bytes at any address give the same bits. */
 static void test_misaligned(void) {
     tiny    t, moved;
@@ -567,6 +565,8 @@ static void test_misaligned(void) {
     free(room);
     tiny_free(&t);
 }
+
+/* ---- Misuse ---- */
 
 static void test_misuse(void) {
     tiny        t;

@@ -9,6 +9,11 @@ N        = 128
 PROMPT   = Why is the sky blue? Answer in two sentences.
 export PROMPT
 
+# GPUs need the headers of the Vulkan SDK (Debian: libvulkan-dev) when nova.c is compiled, and nothing when it is linked.
+ifeq (,$(shell echo '\#include <vulkan/vulkan_core.h>' | $(CC) -E -x c - >/dev/null 2>&1 && echo yes))
+VULKAN   = -DNOVA_NO_VULKAN
+endif
+
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
 .PHONY: all run test check-all bench clean help
@@ -21,7 +26,8 @@ build/nova: examples/nova.c $(wildcard examples/*.h) nova.h build/nova.o
 build/nova.o: nova.c nova.h
 	@command -v $(CC) >/dev/null || { echo "no C compiler ($(CC)): apt-get install gcc libc6-dev, or: make run" >&2; exit 1; }
 	@mkdir -p build
-	$(CC) $(CFLAGS) -c -o $@ nova.c
+	@[ -z "$(VULKAN)" ] || echo "no Vulkan headers (libvulkan-dev): this build is without GPUs" >&2
+	$(CC) $(CFLAGS) $(VULKAN) -c -o $@ nova.c
 
 run:
 	@sh tests/setup.sh run "$(MODEL)"

@@ -115,7 +115,7 @@ typedef struct nova_model nova_model;
 
 typedef struct nova_model_desc {
     const char      *path;           /* the GGUF file; required unless `data` is given */
-    const void      *data;           /* or the file's bytes, yours, which must stay as they are until the close */
+    const void      *data;           /* or the file's bytes, yours, at any address; they must stay as they are until the close */
     size_t           size;           /* of `data`, in bytes */
     bool             read_to_memory; /* read the file instead of mapping it: for files that may shrink meanwhile */
     bool             vocab_only;     /* the tokenizer and chat template alone: no tensor is looked at */

@@ -106,7 +106,7 @@ static int job_failed(const job *j) {
     const nova_error *e = &j->error;
     const char       *message = e->message[0] ? e->message : nova_result_text(e->code);
     if (e->offset != NOVA_NOWHERE)
-        return failed("%s (at byte %llu of the file)", message, (unsigned long long)e->offset);
+        return failed("%s: %s (at byte %llu)", j->o.model, message, (unsigned long long)e->offset);
     return failed("%s", message);
 }
 

@@ -95,6 +95,8 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
     error_clear(error);
     jinja_open(&j, h, error);
     j.now             = in->chat->now ? in->chat->now : clock_unix();
+    for (size_t c = 0; in->marks && c < sizeof j.begins; c++)
+        j.begins[c] = tokenizer_begins_control(in->marks, (char)c);
     jdict *variables  = jdict_open(&j);
     if (variables && chat_variables(&j, in, variables)) jinja_run(&j, in->template_text, variables, out);
     jinja_close(&j);

@@ -1,9 +1,9 @@
 /* Attention on the CPU: see cpu_attend.h.
  *
- * On a page it is a product, a softmax and a product: scores = queries x K, weights = softmax(scores), acc += weights x V.
- * Both products are computed by tiles of some rows (queries) by some registers of columns (tokens, then dimensions), and
- * every element of a result is one chain of multiply-adds, from the first term to the last: so tiles of all shapes give the
- * same bits, and it does not matter which queries come together.
+ * On a page it is a product, a softmax and a product: scores = queries x K, weights = softmax(scores),
+ * acc += weights x V. Both products are computed by tiles of some rows (queries) by some registers of columns (tokens,
+ * then dimensions), and every element of a result is one chain of multiply-adds, from the first term to the last: so
+ * tiles of all shapes give the same bits, and it does not matter which queries come together.
  *
  * Few queries read K and V where they lie. For many, pages of halves are first converted to floats, once. */
 #include "cpu_attend.h"
@@ -119,7 +119,8 @@ static void query_plain(const attend_shape *shape, const float *q, attend_state 
 }
 
 static void page_plain(const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
-                       const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page, float *scratch) {
+                       const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page,
+                       float *scratch) {
     size_t       n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
     const float *k = page_floats(CPU_PLAIN, shape->type_k, k_page, scratch, n_k);
     const float *v = page_floats(CPU_PLAIN, shape->type_v, v_page, scratch + n_k, n_v);
@@ -165,15 +166,18 @@ NOVA_INLINE void read_ahead(const row_product *p, bool half, size_t i, size_t at
 }
 
 /* The sixteen (eight) columns from `at` on of the ith row of b: all that a new type of the cache has to bring. */
-NOVA_TARGET_AVX2 NOVA_INLINE __m256 load_avx2(const row_product *p, bool half, bool whole, size_t i, size_t at, __m256i lanes) {
-    if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)p->b + i * p->n_col + at)));
-    if (whole) return _mm256_loadu_ps((const float *)p->b + i * p->n_col + at);   /* cheaper than with a mask */
-    return _mm256_maskload_ps((const float *)p->b + i * p->n_col + at, lanes);
+NOVA_TARGET_AVX2 NOVA_INLINE __m256 load_avx2(const row_product *p, bool half, bool whole, size_t i, size_t at,
+                                              __m256i lanes) {
+    const uint16_t *halves = (const uint16_t *)p->b + i * p->n_col + at;
+    const float    *floats = (const float *)p->b + i * p->n_col + at;
+    if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)halves));
+    return whole ? _mm256_loadu_ps(floats) : _mm256_maskload_ps(floats, lanes);   /* a mask costs something */
 }
 
-NOVA_TARGET_AVX512 NOVA_INLINE __m512 load_avx512(const row_product *p, bool half, size_t i, size_t at, __mmask16 lanes) {
-    if (half)
-        return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)((const uint16_t *)p->b + i * p->n_col + at)));
+NOVA_TARGET_AVX512 NOVA_INLINE __m512 load_avx512(const row_product *p, bool half, size_t i, size_t at,
+                                                  __mmask16 lanes) {
+    const uint16_t *halves = (const uint16_t *)p->b + i * p->n_col + at;
+    if (half) return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)halves));
     return _mm512_maskz_loadu_ps(lanes, (const float *)p->b + i * p->n_col + at);
 }
 
@@ -257,8 +261,8 @@ PRODUCT_ROWS(product_8_avx512, attend_tile_avx512, NOVA_TARGET_AVX512, 8, 2, 16)
 
 static void multiply(cpu_level level, const row_product *p, uint32_t rows) {
     static void (*const by_rows[2][TILE_ROWS])(const row_product *) = {
-        { product_1_avx2, product_2_avx2, product_3_avx2, product_4_avx2, product_5_avx2, product_6_avx2, product_7_avx2,
-          product_8_avx2 },
+        { product_1_avx2, product_2_avx2, product_3_avx2, product_4_avx2, product_5_avx2, product_6_avx2,
+          product_7_avx2, product_8_avx2 },
         { product_1_avx512, product_2_avx512, product_3_avx512, product_4_avx512, product_5_avx512, product_6_avx512,
           product_7_avx512, product_8_avx512 },
     };
@@ -267,9 +271,9 @@ static void multiply(cpu_level level, const row_product *p, uint32_t rows) {
 
 /* ---- The softmax of one row: scores become weights, the state moves on. Gives what the sums so far shrink by. ----
  *
- * Weights below e^-87 are taken for 0, before they become subnormal and slow: where the bits of score - top, which is no
- * positive number, are from those of -87 to those of -infinity. A comparison of floats would not do, as some compilers
- * under -ffast-math do not care on which side of it a NaN falls. */
+ * Weights below e^-87 are taken for 0, before they become subnormal and slow: where the bits of score - top, which is
+ * no positive number, are from those of -87 to those of -infinity. A comparison of floats would not do, as some
+ * compilers under -ffast-math do not care on which side of it a NaN falls. */
 
 #define BITS_MINUS_87  ((int32_t)0xc2ae0000u)
 #define BITS_MINUS_INF ((int32_t)0xff800000u)
@@ -385,8 +389,8 @@ static void scores_of(cpu_level level, const attend_shape *shape, const attend_g
 }
 
 /* Adds tokens begin .. end of the page to the group's queries at .. at + n. */
-static void add_values(cpu_level level, attend_group *g, row_product *p, const uint8_t *v_page, size_t row_bytes, uint32_t at,
-                       uint32_t n, uint32_t begin, uint32_t end) {
+static void add_values(cpu_level level, attend_group *g, row_product *p, const uint8_t *v_page, size_t row_bytes,
+                       uint32_t at, uint32_t n, uint32_t begin, uint32_t end) {
     if (begin >= end) return;
     for (uint32_t r = 0; r < n; r++) {
         p->a[r]    = g->rows + (size_t)(at + r) * KV_PAGE + begin;
@@ -400,9 +404,10 @@ static void add_values(cpu_level level, attend_group *g, row_product *p, const u
     multiply(level, p, n);
 }
 
-/* What one query sees and its neighbour does not must not be touched for the neighbour, even with a weight of 0: it may be
- * an infinity. So tiles take the tokens that all their queries see, and the rest is done one by one. */
-static void values_of(cpu_level level, const attend_shape *shape, attend_group *g, row_product *p, const uint8_t *v_page) {
+/* What one query sees and its neighbour does not must not be touched for the neighbour, even with a weight of 0: it may
+ * be an infinity. So tiles take the tokens that all their queries see, and the rest is done one by one. */
+static void values_of(cpu_level level, const attend_shape *shape, attend_group *g, row_product *p,
+                      const uint8_t *v_page) {
     size_t row_bytes = (size_t)shape->head_dim_v * (p->half ? sizeof(uint16_t) : sizeof(float));
     p->n_col = shape->head_dim_v;
     for (uint32_t at = 0, n; at < g->n; at += n) {
@@ -444,8 +449,8 @@ static void attend_rows(cpu_level level, const attend_shape *shape, attend_group
 /* From so many queries on, converting a page once is faster than converting what each tile reads. */
 #define CONVERT_ROWS 17
 
-static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page, const void *v_page,
-                           float *scratch) {
+static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page,
+                           const void *v_page, float *scratch) {
     size_t    n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
     page_view view;
     view.half_k = shape->type_k != TYPE_F32 && n_q < CONVERT_ROWS;
@@ -455,8 +460,9 @@ static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t 
     return view;
 }
 
-static void page_fast(cpu_level level, const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
-                      const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page, float *scratch) {
+static void page_fast(cpu_level level, const attend_shape *shape, uint32_t n_q, const float *const *q,
+                      attend_state *states, const uint32_t *first, const uint32_t *last, const void *k_page,
+                      const void *v_page, float *scratch) {
     page_view    view = view_page(level, shape, n_q, k_page, v_page, scratch);
     attend_group g;
     g.n    = 0;

@@ -1,10 +1,11 @@
-/* Attention on the CPU over cache pages, with a running softmax (FlashAttention, arXiv 2205.14135): scores of a page are
- * never kept, and any number of pages can follow each other.
+/* Attention on the CPU over cache pages, with a running softmax (FlashAttention, arXiv 2205.14135): scores of a page
+ * are never kept, and any number of pages can follow each other.
  *
- * A page holds KV_PAGE tokens of one KV head. K lies transposed, [head_dim_k][KV_PAGE], so that 16 tokens' scores come from
- * one multiply-add; V lies [KV_PAGE][head_dim_v]. Both F32 or F16.
+ * A page holds KV_PAGE tokens of one KV head. K lies transposed, [head_dim_k][KV_PAGE], so that 16 tokens' scores come
+ * from one multiply-add; V lies [KV_PAGE][head_dim_v]. Both F32 or F16.
  *
- * Order: a query's result depends on its own keys alone: bit-identical for any number of queries computed together. */
+ * Order: a query's result depends on its own keys alone: bit-identical for any number of queries computed together.
+ * Scores of -infinity weigh nothing; a NaN or +infinity among a query's scores makes its result NaN. */
 #ifndef NOVA_CPU_ATTEND_H
 #define NOVA_CPU_ATTEND_H
 
@@ -19,7 +20,7 @@ typedef struct attend_shape {
     float    soft_cap;                 /* score = cap * tanh(score / cap); 0: none */
 } attend_shape;
 
-/* One query's running state: greatest score, sum of exponentials, and the weighted sum of values (head_dim_v floats). */
+/* One query's running state: greatest score, sum of exponentials, weighted sum of values (head_dim_v floats). */
 typedef struct attend_state {
     float  top, sum;
     float *acc;

@@ -144,10 +144,11 @@ static bool finite_plain(const float *x, size_t n) {
     return true;
 }
 
-/* half_to_float without a branch, for loops of which compilers make vectors: exponent and mantissa move to their places,
- * and a product, exact also from and to subnormals, corrects the exponent's bias. */
+/* half_to_float without a branch, for loops of which compilers make vectors: exponent and mantissa move to their
+ * places, and a product, exact also from and to subnormals, corrects the exponent's bias. */
 NOVA_INLINE float half_moved(uint16_t h) {
-    uint32_t rest = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16, special = rest >= 0x0f800000u ? 0x7f800000u : 0;
+    uint32_t rest = (uint32_t)(h & 0x7fffu) << 13, sign = (uint32_t)(h & 0x8000u) << 16;
+    uint32_t special = rest >= 0x0f800000u ? 0x7f800000u : 0;   /* infinities and NaNs */
     float    f;
     memcpy(&f, &rest, sizeof f);
     f *= 5192296858534827628530496329220096.0f;   /* 2^112 */

@@ -1,5 +1,5 @@
-/* The CPU's work on vectors: norms, activations, rotary positions, sums. Lengths are arbitrary; nothing needs alignment.
- * The plain and fast versions agree within a few units in the last place. */
+/* The CPU's work on vectors: norms, activations, rotary positions, sums. Lengths are arbitrary; nothing needs alignment
+ * and no result depends on it. The plain and fast versions agree within a few units in the last place. */
 #ifndef NOVA_CPU_VECTOR_H
 #define NOVA_CPU_VECTOR_H
 
@@ -22,7 +22,8 @@ typedef enum activation {
     ACT_RELU_SQR    /* max(x, 0)^2 */
 } activation;
 
-/* y = act(x), in place allowed. exp and tanh are within 2 ulp of the exact ones, also for huge and tiny x; NaN stays NaN. */
+/* y = act(x), in place allowed. exp and tanh are within 2 ulp of the exact ones, also for huge and tiny x; NaN stays
+ * NaN; of -infinity only ACT_NONE makes something other than 0. */
 static void vector_act(cpu_level level, activation act, float *y, const float *x, size_t n);
 /* y = act(gate) * up */
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n);
@@ -30,7 +31,7 @@ static void vector_glu(cpu_level level, activation act, float *y, const float *g
 static void  vector_add(cpu_level level, float *y, const float *x, size_t n);              /* y += x */
 NOVA_UNUSED static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
 NOVA_UNUSED static float vector_dot(cpu_level level, const float *a, const float *b, size_t n);
-/* Softmax in place; the largest element is subtracted first. */
+/* Softmax in place; the largest element is subtracted first. Zeros where all is -infinity. */
 NOVA_UNUSED static void  vector_softmax(cpu_level level, float *x, size_t n);
 /* Index of the largest element, the first of equals; NaN never wins. False when every element is NaN or n is 0. */
 NOVA_UNUSED static bool  vector_argmax(cpu_level level, const float *x, size_t n, size_t *index);

@@ -251,17 +251,26 @@ static bool text_close(jtext *t, const jvalue *like, jvalue *out) {
     return true;
 }
 
+/* What a template puts into the conversation's text must not make a control token with what follows ("&lt;" to "<"): a
+ * mark at its end. A whole token stays one. */
+static bool text_ends_with_mark(const jinja *j, const jvalue *s, const jvalue *to) {
+    for (size_t i = 0; (s->flags & J_MARKED) && i < to->n; i++)
+        if ((unsigned char)to->u.s[i] < sizeof j->begins && j->begins[(unsigned char)to->u.s[i]]) return true;
+    return false;
+}
+
 static bool text_replace(jinja *j, const jvalue *s, const jvalue *from, const jvalue *to, int64_t most, jvalue *out) {
     jtext  t;
     size_t start = 0, search = 0, at = 0, n = 0;
     int    found = 0;
+    bool   mark  = text_ends_with_mark(j, s, to);
     jtext_open(&t, j);
     t.flags = s->flags & J_MARKED;
     for (int64_t count = 0; most < 0 || count < most; count++) {
         found = text_find(j, s, search, s->n, from, &at, &n);
         if (found != 1) break;
         jtext_add(&t, s->u.s + start, at - start);
-        if (!jtext_add_string(&t, to)) return false;
+        if (!jtext_add_string(&t, to) || (mark && !jtext_add(&t, "\xFF", 1))) return false;
         start = at + n;
         if (from->n) {
             search = start;

@@ -37,6 +37,7 @@ typedef struct jinja {
     char        *room, *room_end;   /* free bytes behind a string that is being built up piece by piece */
     uint64_t     room_serial;
     int64_t      now;        /* Unix time */
+    bool         begins[128]; /* characters that control tokens begin with, where strings are marked */
 } jinja;
 
 static void jinja_open(jinja *j, const host *h, nova_error *error);
@@ -96,7 +97,7 @@ typedef enum jkind {
     J_KINDS
 } jkind;
 
-enum { J_SAFE = 1, J_MARKED = 2, J_GROUP = 4 };   /* flags: Markup; holds marks; a tuple of groupby's */
+enum { J_SAFE = 1, J_MARKED = 2, J_GROUP = 4 };   /* flags: Markup; may hold marks; a tuple of groupby's */
 
 typedef enum jundefined { JU_NAME, JU_ATTRIBUTE, JU_ELEMENT, JU_SENTENCE } jundefined;
 typedef enum jview { JV_KEYS, JV_VALUES, JV_ITEMS } jview;

@@ -48,7 +48,9 @@ HEAD = """/* nova: an embedded runtime for GGUF language models. The interface a
 #endif
 
 /* Results do not depend on -ffast-math and its parts, nor on whether a product and a sum may become one operation: what
- * this file computes is what it says (comparisons with NaN: see f32_is_finite). Taken back at its end. */
+ * this file computes is what it says (comparisons with NaN: see f32_is_finite). Taken back at its end. Clang's -ffast-math
+ * alone makes one operation of them all the same in functions with FMA instructions: last bits differ from those of other
+ * builds, and every promise about one build's results holds. */
 #if defined(__clang__)
 #if defined(__x86_64__) || defined(__FAST_MATH__) || __FINITE_MATH_ONLY__   /* elsewhere some versions do not know it */
 #pragma float_control(precise, on, push)
@@ -179,9 +181,21 @@ def main():
     p.add_argument("--only", default="")
     a = p.parse_args()
     modules = closure(a.only.split(",")) if a.only else [m for m in MODULES if read(m + ".h") or read(m + ".c")]
-    text = join(modules)   # before the file is opened: when joining fails, it stays
-    with open(a.o, "w", encoding="utf-8", newline="\n") as f:
-        f.write(text)
+    text = join(modules).encode()
+    if os.path.exists(a.o) and not os.path.isfile(a.o):   # a pipe, a device
+        with open(a.o, "wb") as f:
+            f.write(text)
+        return
+    # The old file stands until the new one is whole.
+    fresh = f"{a.o}.{os.getpid()}.tmp"
+    try:
+        with open(fresh, "wb") as f:
+            f.write(text)
+        os.replace(fresh, a.o)
+    except OSError as e:
+        if os.path.exists(fresh):
+            os.remove(fresh)
+        sys.exit(f"join.py: {a.o}: {e.strerror}")
 
 
 if __name__ == "__main__":

@@ -35,8 +35,9 @@ static bool json_string(jinja *j, str bytes, const tokenizer *marks, jvalue *out
     if (ok && marked.n != out->n) {
         const char *copy;
         ok   = jinja_copy(j, marked.p, marked.n, &copy);
-        *out = ok ? jv_string(copy, marked.n, J_MARKED) : jv_none();
+        *out = ok ? jv_string(copy, marked.n, 0) : jv_none();
     }
+    out->flags = J_MARKED;   /* also without a mark, so that it is known for the conversation's own */
     text_free(&marked);
     return ok;
 }

@@ -1,8 +1,8 @@
 /* Choosing a token: see sample.h.
  *
- * Every step keeps a start of the same order, so a step is a cut: all logits above one, and the first few that equal it.
- * Cuts are found without sorting, by histograms over ever narrower ranges, and after a first look at the greatest logit of
- * each block, which tells most blocks to be of no interest. */
+ * Every step keeps a start of the same order, so a step is a cut: all logits above one, and the first few that equal
+ * it. Cuts are found without sorting, by histograms over ever narrower ranges, and after a first look at the greatest
+ * logit of each block, which tells most blocks to be of no interest. */
 #include "sample.h"
 
 #define SAMPLE_BLOCK   64u
@@ -23,8 +23,8 @@ static float value_of_key(int32_t key) {
 
 /* ---- Probabilities as integers ----
  *
- * The likeliest token weighs WEIGHT_ONE, one that is t octaves less likely 2^-t of it: a power from a table, between its
- * entries a straight line, which is off by less than 2^-21. Weights never grow where logits fall. */
+ * The likeliest token weighs WEIGHT_ONE, one that is t octaves less likely 2^-t of it: a power from a table, between
+ * its entries a straight line, which is off by less than 2^-21. Weights never grow where logits fall. */
 
 #define POWER_BITS     9u    /* of t's fraction that choose an entry */
 #define FRACTION_BITS  25u   /* of t in all: more than a float has */
@@ -193,7 +193,8 @@ static nova_result not_a_logit(const sampler *s, nova_error *error) {
     for (uint32_t i = 0; i < s->n_vocab; i++) {
         int32_t key = key_of(s->logits[i]);
         if (key >= KEY_INFINITY || key < -KEY_INFINITY)
-            return fail(error, NOVA_ERROR_NUMBER, "the logit of token %u is %s", i, key == KEY_INFINITY ? "infinite" : "no number");
+            return fail(error, NOVA_ERROR_NUMBER, "the logit of token %u is %s", i,
+                        key == KEY_INFINITY ? "infinite" : "no number");
     }
     return fail(error, NOVA_ERROR_NUMBER, "no token has a logit above -infinity");
 }

@@ -1,7 +1,8 @@
 /* Chooses the next token from logits, by the settings of nova_sampler.
  *
- * The choice depends on the logits, the settings and the seed alone, not on the machine: probabilities are integers, made
- * from each logit by three operations on floats that every machine rounds alike, and sums of integers have no order. */
+ * The choice depends on the logits, the settings and the seed alone, not on the machine: probabilities are integers,
+ * made from each logit by three operations on floats that every machine rounds alike, and sums of integers have no
+ * order. */
 #ifndef NOVA_SAMPLE_H
 #define NOVA_SAMPLE_H
 
@@ -33,14 +34,14 @@ typedef struct sampler {
 static size_t sampler_bytes(uint32_t n_vocab);
 static void   sampler_place(sampler *s, void *scratch, uint32_t n_vocab);
 
-/* Takes over settings. The random numbers go on; a caller who wants them anew restarts. Errors: ARGUMENT (a value that is
- * no number or out of its range), UNSUPPORTED (a vocabulary of over 2^24 tokens); then the old settings stay. */
+/* Takes over settings. The random numbers go on; a caller who wants them anew restarts. Errors: ARGUMENT (a value that
+ * is no number or out of its range), UNSUPPORTED (a vocabulary of over 2^24 tokens); then the old settings stay. */
 static nova_result sampler_set(sampler *s, const nova_sampler *settings, nova_error *error);
 static void        sampler_restart(sampler *s);
 
-/* Chooses among n_vocab logits. `recent` are the text's last tokens; those that repeat_last covers are penalised, each once.
- * A logit of -infinity is never chosen. Every choice takes one random number, whatever it leaves to chance; a greedy one
- * takes none. Errors: NUMBER (a NaN, +infinity, or nothing but -infinity). */
+/* Chooses among n_vocab logits. `recent` are the text's last tokens; those that repeat_last covers are penalised, each
+ * once. A logit of -infinity is never chosen. Every choice takes one random number, whatever it leaves to chance; a
+ * greedy one takes none. Errors: NUMBER (a NaN, +infinity, or nothing but -infinity). */
 static nova_result sampler_pick(sampler *s, const float *logits, const int32_t *recent, size_t n_recent, int32_t *id,
                                 nova_error *error);
 

@@ -352,6 +352,10 @@ static nova_result tokenizer_encode(const vocab *v, const host *h, str text, uin
     return NOVA_OK;
 }
 
+static bool tokenizer_begins_control(const vocab *v, char c) {
+    return (unsigned char)c < sizeof v->begins && v->begins[(unsigned char)c];
+}
+
 static bool tokenizer_mark(const vocab *v, str text, text_buffer *out) {
     /* The mark inside U+FFFD keeps a token that holds this character from forming. */
     static const char replacement[] = {'\xEF', TOKEN_MARK, '\xBF', '\xBD'}, mark[] = {TOKEN_MARK};
@@ -359,7 +363,9 @@ static bool tokenizer_mark(const vocab *v, str text, text_buffer *out) {
     for (size_t at = 0; at < text.n; at++) {
         bool lost = text.p[at] == TOKEN_MARK;
         bool maybe = v->starts[(unsigned char)text.p[at]];
-        if (!lost && !(maybe && special_find(v, text, at, FIND_CONTROL, &end) >= 0)) continue;
+        bool own   = tokenizer_begins_control(v, text.p[at]) ||
+                   (maybe && special_find(v, text, at, FIND_CONTROL, &end) >= 0);
+        if (!lost && !own) continue;
         text_append(out, text.p + from, at + !lost - from);
         text_append(out, lost ? replacement : mark, lost ? sizeof replacement : sizeof mark);
         from = at + 1;

@@ -24,8 +24,11 @@ static nova_result tokenizer_encode(const tokenizer *t, const host *h, str text,
                                     int32_t *ids, size_t capacity, size_t *n_ids, nova_error *error);
 
 /* Appends `text` to `out` with a mark (0xFF) behind the first byte of everything that would be parsed as a control
- * token; bytes 0xFF of the text itself become U+FFFD. False when memory ends. */
+ * token, and behind every ASCII character that a control token begins with, in either case: no control token forms
+ * either where the text's parts are cut, put together, or changed in case, as long as each mark goes with its character.
+ * Bytes 0xFF of the text itself become U+FFFD. False when memory ends. */
 static bool tokenizer_mark(const tokenizer *t, str text, text_buffer *out);
+static bool tokenizer_begins_control(const tokenizer *t, char c);   /* such an ASCII character */
 
 /* Writes the bytes of one token, at most `capacity` of them, and returns how many it has. Control tokens have none
  * unless `want_special`. The first token of a text that has bytes is the `first`: in a "llama" vocabulary it loses its

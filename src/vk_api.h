@@ -6,6 +6,11 @@
 
 #ifndef NOVA_NO_VULKAN
 
+#if defined(__has_include)
+#if !__has_include(<vulkan/vulkan_core.h>)
+#error "nova.c needs the headers of the Vulkan SDK (Debian: libvulkan-dev), or -DNOVA_NO_VULKAN to be without GPUs"
+#endif
+#endif
 #ifndef VK_NO_PROTOTYPES
 #define VK_NO_PROTOTYPES
 #endif

@@ -396,7 +396,13 @@ static nova_result open_vocab(vocab_opening *o) {
     str          text;
     for (uint32_t id = 0; gguf_strings_next(&strings, &text); id++) TRY_VOCAB(open_token(o, id, text));
     special_sort(v->specials, v->n_special);
-    for (uint32_t i = 0; i < v->n_special; i++) v->starts[(unsigned char)v->specials[i].text.p[0]] = true;
+    for (uint32_t i = 0; i < v->n_special; i++) {
+        unsigned char c = (unsigned char)v->specials[i].text.p[0], lower = c | 0x20;
+        v->starts[c] = true;
+        if (!v->specials[i].control || c >= sizeof v->begins) continue;
+        v->begins[c] = true;
+        if (lower >= 'a' && lower <= 'z') v->begins[lower] = v->begins[lower ^ 0x20] = true;
+    }
     if (v->is_spm) v->starts[(unsigned char)' '] = v->starts[(unsigned char)SPM_SPACE[0]];
     open_characters(v);
     return NOVA_OK;

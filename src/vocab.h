@@ -46,6 +46,7 @@ typedef struct vocab {
     number_table      by_pair;                   /* ranks */
     special          *specials;                  /* in the order of their texts */
     bool              starts[256];               /* first bytes that specials have, as they stand in a text */
+    bool              begins[128];               /* ASCII characters that control tokens begin with, in either case */
     bool              joins[256];                /* of "llama": bytes that stand before a space inside a token */
     int32_t           byte_id[256];              /* -1: none */
     int32_t           ascii_id[128];             /* of "llama": the tokens of single characters; -1: none */

@@ -1,6 +1,6 @@
-/* Speed of the CPU's attention on one thread: prompts as GFLOP/s against the processor's own peak of float multiply-adds,
- * generation as GB/s of keys and values against plain reading. Work is timed in pieces of about a millisecond, and the best
- * of several times of each piece counts, so that other work on the machine disturbs little.
+/* Speed of the CPU's attention on one thread: prompts as GFLOP/s against the processor's own peak of float
+ * multiply-adds, generation as GB/s of keys and values against plain reading. Work is timed in pieces of about a
+ * millisecond, and the best of several times of each piece counts, so that other work on the machine disturbs little.
  *
  *   bench_attend [plain|avx2|avx512]     default: the best level */
 #ifndef NOVA_C
@@ -120,14 +120,16 @@ static void block_fill(block *b, const cache *c, uint32_t n_q) {
 }
 
 /* Pages begin .. end for queries at positions from, from + 1, ... */
-static void block_pages(cpu_level level, block *b, const cache *c, uint32_t n_q, uint32_t from, uint32_t begin, uint32_t end) {
+static void block_pages(cpu_level level, block *b, const cache *c, uint32_t n_q, uint32_t from, uint32_t begin,
+                        uint32_t end) {
     for (uint32_t page = begin; page < end; page++) {
         for (uint32_t i = 0; i < n_q; i++) {
             uint32_t seen = from + i + 1, base = page * KV_PAGE;
             b->first[i] = 0;
             b->last[i]  = seen <= base ? 0 : (uint32_t)size_min(seen - base, KV_PAGE);
         }
-        attend_page(level, &c->shape, n_q, b->q, b->states, b->first, b->last, c->k + page * attend_k_page_bytes(&c->shape),
+        attend_page(level, &c->shape, n_q, b->q, b->states, b->first, b->last,
+                    c->k + page * attend_k_page_bytes(&c->shape),
                     c->v + page * attend_v_page_bytes(&c->shape), b->scratch);
     }
 }
@@ -137,7 +139,8 @@ static void block_begin(block *b, uint32_t n, uint32_t n_q) {
 }
 
 /* 512 queries, the last of n_keys tokens; the work counted is what is under the causal edge. */
-static void bench_prompt(cpu_level level, double peak, uint32_t head_dim, uint32_t type, uint32_t n_keys, uint32_t n_q) {
+static void bench_prompt(cpu_level level, double peak, uint32_t head_dim, uint32_t type, uint32_t n_keys,
+                         uint32_t n_q) {
     cache    c;
     block    b;
     double   sum = 0;
@@ -158,7 +161,8 @@ static void bench_prompt(cpu_level level, double peak, uint32_t head_dim, uint32
         sum += best;
     }
     double best = pairs * 4 * head_dim / sum * 1e-9;
-    printf("prompt      %s head_dim %3u  512 x %4u  by %3u: %6.1f GFLOP/s", type == TYPE_F16 ? "F16" : "F32", head_dim, n_keys, n_q, best);
+    printf("prompt      %s head_dim %3u  512 x %4u  by %3u: %6.1f GFLOP/s", type == TYPE_F16 ? "F16" : "F32", head_dim,
+           n_keys, n_q, best);
     if (peak > 0) printf("  %.0f%% of the peak", 100 * best / peak);
     printf("\n");
     give_all();
@@ -175,7 +179,9 @@ static double stream_gbs(cpu_level level, block *b, const cache *c, uint32_t n_q
         for (uint32_t k = 0; k < n; k++) {
             uint64_t t = clock_ns();
             if (!plainly) block_pages(level, b, c, n_q, c->n_pages * KV_PAGE, k * piece, (k + 1) * piece);
-            else keep_u64 = read_all(c->k + k * piece * page, piece * page) + read_all(c->v + k * piece * page, piece * page);
+            else
+                keep_u64 = read_all(c->k + k * piece * page, piece * page)
+                         + read_all(c->v + k * piece * page, piece * page);
             double s = seconds(t);
             if (s < best[k]) best[k] = s;
         }
@@ -187,11 +193,12 @@ static double stream_gbs(cpu_level level, block *b, const cache *c, uint32_t n_q
 static void bench_generate(cpu_level level, uint32_t head_dim, uint32_t type, uint32_t n_q) {
     cache c;
     block b;
-    cache_fill(&c, head_dim, type, (uint32_t)(((size_t)128 << 20) / (2 * KV_PAGE * head_dim * (type == TYPE_F16 ? 2 : 4))));
+    uint32_t token = 2 * head_dim * (type == TYPE_F16 ? 2 : 4);   /* bytes */
+    cache_fill(&c, head_dim, type, ((uint32_t)128 << 20) / (KV_PAGE * token));
     block_fill(&b, &c, n_q);
     double speed = stream_gbs(level, &b, &c, n_q, false), plainly = stream_gbs(level, &b, &c, n_q, true);
-    printf("generation  %s head_dim %3u  %2u queries a KV head: %6.1f GB/s; plain reading %.1f\n", type == TYPE_F16 ? "F16" : "F32",
-           head_dim, n_q, speed, plainly);
+    printf("generation  %s head_dim %3u  %2u queries a KV head: %6.1f GB/s; plain reading %.1f\n",
+           type == TYPE_F16 ? "F16" : "F32", head_dim, n_q, speed, plainly);
     give_all();
 }
 
@@ -205,7 +212,8 @@ int main(int argc, char **argv) {
     printf("level %s, float multiply-add peak %.1f GFLOP/s\n", names[level], peak);
     static const uint32_t dims[] = { 64, 128 }, rows[] = { 1, 2, 3, 4, 6, 8, 12, 16 };
     for (size_t i = 0; i < COUNT_OF(dims); i++)
-        for (uint32_t n_keys = 512; n_keys <= 4096; n_keys *= 8) bench_prompt(level, peak, dims[i], TYPE_F16, n_keys, 64);
+        for (uint32_t n_keys = 512; n_keys <= 4096; n_keys *= 8)
+            bench_prompt(level, peak, dims[i], TYPE_F16, n_keys, 64);
     bench_prompt(level, peak, 128, TYPE_F32, 4096, 64);
     bench_prompt(level, peak, 80, TYPE_F16, 4096, 64);
     bench_prompt(level, peak, 96, TYPE_F16, 4096, 64);

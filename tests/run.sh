@@ -77,6 +77,10 @@ part_build() {
 part_join() {
     check "src/ joins" python3 src/join.py -o $OUT/nova.c
     check "nova.c is src/ joined (else: make nova.c)" cmp nova.c $OUT/nova.c
+    rm -rf $OUT/broken && cp -r src $OUT/broken && echo '#include "session.h"' >>$OUT/broken/base.h
+    check "src/ with a wrong include does not join" sh -c "! python3 $OUT/broken/join.py -o $OUT/nova.c 2>$OUT/join.err"
+    check "... says which in one line" sh -c "[ \$(wc -l <$OUT/join.err) = 1 ] && grep -q 'base includes session' $OUT/join.err"
+    check "... and leaves the old file as it was" cmp nova.c $OUT/nova.c
     finish
 }
 
@@ -340,6 +344,8 @@ part_readme() {
 part_clang()  { need_clang; unit clang -std=c11 -O2 -w $TEST; $OUT/clang.$NAME; }
 part_cxx()    { have g++ || skip_all "no g++"; unit g++ -x c++ -std=c++17 -O2 -w $TEST; $OUT/cxx.$NAME; }
 part_fast()   { unit gcc -std=c11 -O3 -ffast-math -w $TEST; $OUT/fast.$NAME; }   # a host may build everything so
+# Here products and sums become one where a function's instruction set has that, whatever nova.c asks for.
+part_fastclang() { need_clang; unit clang -std=c11 -O2 -ffast-math -w $TEST; $OUT/fastclang.$NAME; }
 part_debug()  { unit gcc -std=c11 -O0 -w $TEST; $OUT/debug.$NAME; }
 # The base line is x86-64 of 2003: nothing newer may run before it was asked for.
 part_oldcpu() {
@@ -372,7 +378,7 @@ parts() {
     for n in $(names test_ .c); do
         printf '%s\n' "unit $n" "asan $n" "wine $n" "msvcrun $n" "arm64 $n"
         case " $THREADED " in *" $n "*) echo "tsan $n" ;; esac
-        [ "$RUN_LONG" = 0 ] || printf '%s\n' "clang $n" "cxx $n" "fast $n" "debug $n" "oldcpu $n" "seeds $n"
+        [ "$RUN_LONG" = 0 ] || printf '%s\n' "clang $n" "cxx $n" "fast $n" "fastclang $n" "debug $n" "oldcpu $n" "seeds $n"
     done
     [ "$RUN_LONG" = 0 ] || echo reference
     for n in $(names fuzz_ .c); do echo "fuzz $n"; done

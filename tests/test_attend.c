@@ -18,7 +18,18 @@ static float from_bits(uint32_t bits) { return load_f32(&bits); }
 static bool  is_nan(float x) { return (load_u32(&x) & 0x7fffffffu) > 0x7f800000u; }
 static bool  is_finite(float x) { return (load_u32(&x) & 0x7f800000u) != 0x7f800000u; }
 
-/* Memory aligned to 64 with sentinels on both sides. */
+#if defined(__SANITIZE_ADDRESS__)
+#define POISONED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define POISONED 1
+#endif
+#endif
+#ifdef POISONED
+#include <sanitizer/asan_interface.h>
+#endif
+
+/* Memory aligned to 64 with sentinels on both sides; where addresses are watched, even reading them is an error. */
 typedef struct area {
     uint8_t *block, *p;
     size_t   n;
@@ -31,12 +42,20 @@ static area area_take(size_t n) {
     a.p = (uint8_t *)(((uintptr_t)a.block + GUARD + 63) & ~(uintptr_t)63);
     a.n = n;
     memset(a.block, GUARD_BYTE, n + 3 * GUARD);
+#ifdef POISONED
+    ASAN_POISON_MEMORY_REGION(a.block, (size_t)(a.p - a.block));
+    ASAN_POISON_MEMORY_REGION(a.p + n, (size_t)(a.block + n + 3 * GUARD - (a.p + n)));
+#endif
     return a;
 }
 
 static bool area_whole(const area *a) {
+#ifdef POISONED
+    (void)a;
+#else
     for (int i = 1; i <= 32; i++)
         if (a->p[-i] != GUARD_BYTE || a->p[a->n + (size_t)i - 1] != GUARD_BYTE) return false;
+#endif
     return true;
 }
 
@@ -97,7 +116,9 @@ static void put_token(cpu_level level, problem *p, uint32_t page, uint32_t t, fl
         p->tokens_v[(size_t)(page * KV_PAGE + t) * p->shape.head_dim_v + d] = rounded(p->shape.type_v, v[d]);
 }
 
-static const float *query(const problem *p, uint32_t i) { return (const float *)(void *)p->q.p + (size_t)i * p->shape.head_dim_k; }
+static const float *query(const problem *p, uint32_t i) {
+    return (const float *)(void *)p->q.p + (size_t)i * p->shape.head_dim_k;
+}
 
 static void put_queries(problem *p, float size) {
     for (uint32_t i = 0; i < p->n_q * p->shape.head_dim_k; i++) ((float *)(void *)p->q.p)[i] = test_uniform() * size;
@@ -105,10 +126,12 @@ static void put_queries(problem *p, float size) {
 
 /* A causal edge: query i stands at position from + i / n_rep. Or ranges at random, many of them empty. */
 static void put_ranges(problem *p, bool causal) {
-    uint32_t n_rep = 1 + test_below(4), from = test_below(p->n_pages * KV_PAGE), start = test_below(3) ? 0 : test_below(from + 1);
+    uint32_t n_rep = 1 + test_below(4), from = test_below(p->n_pages * KV_PAGE);
+    uint32_t start = test_below(3) ? 0 : test_below(from + 1);
     for (uint32_t page = 0; page < p->n_pages; page++)
         for (uint32_t i = 0; i < p->n_q; i++) {
-            uint32_t a = test_below(KV_PAGE + 1), b = test_below(KV_PAGE + 1), base = page * KV_PAGE, end = from + i / n_rep + 1;
+            uint32_t a = test_below(KV_PAGE + 1), b = test_below(KV_PAGE + 1);
+            uint32_t base = page * KV_PAGE, end = from + i / n_rep + 1;
             if (causal) {
                 a = start <= base ? 0 : start - base;
                 b = end <= base ? 0 : (uint32_t)size_min(end - base, KV_PAGE);
@@ -160,9 +183,10 @@ static void attend_exact(const problem *p, uint32_t i, double *out, double *allo
     if (p->sink) sum += exp((double)p->sink_score - max);
     for (uint32_t t = 0; t < p->n_pages * KV_PAGE; t++) {
         if (!seen[t]) continue;
-        double w = exp(score[t] - max);
+        const float *v = p->tokens_v + (size_t)t * p->shape.head_dim_v;
+        double       w = exp(score[t] - max);
         sum += w;
-        for (uint32_t d = 0; d < p->shape.head_dim_v; d++) out[d] += w * (double)p->tokens_v[(size_t)t * p->shape.head_dim_v + d];
+        for (uint32_t d = 0; d < p->shape.head_dim_v; d++) out[d] += w * (double)v[d];
     }
     for (uint32_t d = 0; d < p->shape.head_dim_v; d++) out[d] = sum > 0 ? out[d] / sum : 0;
     *allowed = 2e-6 + 4 * rounding;
@@ -184,8 +208,8 @@ static void run(cpu_level level, const problem *p, uint32_t begin, uint32_t end,
     for (uint32_t page = 0; page < p->n_pages; page++) {
         if (page == p->n_pages / 2 && p->sink)
             for (uint32_t i = 0; i < n; i++) attend_sink(&states[i], p->sink_score, dim);
-        attend_page(level, &p->shape, n, q, states, p->first[page] + begin, p->last[page] + begin, k_page(p, page), v_page(p, page),
-                    scratch.p);
+        attend_page(level, &p->shape, n, q, states, p->first[page] + begin, p->last[page] + begin, k_page(p, page),
+                    v_page(p, page), scratch.p);
     }
     for (uint32_t i = 0; i < n; i++) attend_end(&states[i], out + (size_t)(begin + i) * dim, dim);
     CHECK(area_whole(&scratch) && area_whole(&acc), "%s: wrote outside of scratch or acc", level_texts[level]);
@@ -203,7 +227,8 @@ static void check_grouping(cpu_level level, const problem *p, const float *toget
         run(level, p, at, at + some, apart);
         at += some;
     }
-    CHECK(n == 0 || memcmp(apart, together, n * sizeof *apart) == 0, "%s: %u queries of %u/%u are others apart than together",
+    CHECK(n == 0 || memcmp(apart, together, n * sizeof *apart) == 0,
+          "%s: %u queries of %u/%u are others apart than together",
           level_texts[level], p->n_q, p->shape.head_dim_k, p->shape.head_dim_v);
     free(apart);
 }
@@ -221,7 +246,8 @@ static void check_unseen(cpu_level level, problem *p, const float *before) {
         }
     run(level, p, 0, p->n_q, out);
     CHECK(memcmp(out + (size_t)i * dim, before + (size_t)i * dim, dim * sizeof *out) == 0,
-          "%s: query %u of %u depends on what it does not see (%u/%u)", level_texts[level], i, p->n_q, p->shape.head_dim_k, dim);
+          "%s: query %u of %u depends on what it does not see (%u/%u)", level_texts[level], i, p->n_q,
+          p->shape.head_dim_k, dim);
     free(out);
 }
 
@@ -238,9 +264,9 @@ static void check_problem(cpu_level level, problem *p) {
             double off = is_finite(out[(size_t)i * dim + d]) ? fabs((double)out[(size_t)i * dim + d] - exact[d]) : 1e9;
             if (off > worst) worst = off;
         }
-        CHECK(worst <= allowed, "%s: %u/%u types %u %u, query %u of %u, %u pages, cap %g: off by %g, not %g", level_texts[level],
-              p->shape.head_dim_k, dim, p->shape.type_k, p->shape.type_v, i, p->n_q, p->n_pages, (double)p->shape.soft_cap, worst,
-              allowed);
+        CHECK(worst <= allowed, "%s: %u/%u types %u %u, query %u of %u, %u pages, cap %g: off by %g, not %g",
+              level_texts[level], p->shape.head_dim_k, dim, p->shape.type_k, p->shape.type_v, i, p->n_q, p->n_pages,
+              (double)p->shape.soft_cap, worst, allowed);
     }
     CHECK(area_whole(&p->k) && area_whole(&p->v), "%s: wrote outside of a page", level_texts[level]);
     check_grouping(level, p, out);
@@ -255,7 +281,8 @@ static attend_shape random_shape(void) {
     static const uint32_t dims[] = { 64, 128, 80, 96, 32, 16, 1, 3, 7, 17, 33, 100, 112, 160, 192, 256, 576 };
     attend_shape s;
     s.head_dim_k = test_below(3) ? dims[test_below(COUNT_OF(dims))] : 1 + test_below(140);
-    s.head_dim_v = test_below(2) ? s.head_dim_k : test_below(3) ? dims[test_below(COUNT_OF(dims))] : 1 + test_below(140);
+    s.head_dim_v = s.head_dim_k;
+    if (test_below(2)) s.head_dim_v = test_below(3) ? dims[test_below(COUNT_OF(dims))] : 1 + test_below(140);
     s.type_k     = test_below(3) ? TYPE_F16 : TYPE_F32;
     s.type_v     = test_below(3) ? TYPE_F16 : TYPE_F32;
     s.scale      = 1.0f / sqrtf((float)s.head_dim_k);
@@ -322,8 +349,9 @@ static float attend_scores(cpu_level level, const float *score, uint32_t n, floa
 
 static void test_extremes(cpu_level level) {
     const float inf = from_bits(0x7f800000u), nan = from_bits(0x7fc00000u);
-    const float huge[] = { 1e5f, -1e5f, 99999.0f }, largest[] = { -FLT_MAX, FLT_MAX, 0 }, lowest[] = { -inf, -inf, -inf };
-    const float some[] = { -inf, 2, -inf }, above[] = { 1, inf, 2 }, none[] = { 1, nan, 2 }, low[] = { -3e38f, -3e38f, -inf };
+    const float huge[] = { 1e5f, -1e5f, 99999.0f }, largest[] = { -FLT_MAX, FLT_MAX, 0 };
+    const float lowest[] = { -inf, -inf, -inf }, low[] = { -3e38f, -3e38f, -inf };
+    const float some[] = { -inf, 2, -inf }, above[] = { 1, inf, 2 }, none[] = { 1, nan, 2 };
     const float equal[] = { 1e-40f, 0, -0.0f };
     const char *name = level_texts[level];
     float       e    = expf(-1.0f);
@@ -332,6 +360,7 @@ static void test_extremes(cpu_level level) {
     got = attend_scores(level, huge, 3, 10, false, 0);
     CHECK(fabsf(got - 2) < 1e-6f, "%s: capped scores of 1e5: %g", name, (double)got);
     CHECK(attend_scores(level, largest, 3, 0, false, 0) == 2, "%s: scores of FLT_MAX", name);
+    CHECK(attend_scores(level, largest, 1, 0, false, 0) == 1, "%s: a score of -FLT_MAX alone", name);
     CHECK(attend_scores(level, low, 3, 0, false, 0) == 1.5f, "%s: scores of -3e38", name);
     CHECK(attend_scores(level, lowest, 3, 0, false, 0) == 0, "%s: nothing but -infinity", name);
     CHECK(attend_scores(level, some, 3, 0, false, 0) == 2, "%s: one above -infinity", name);
@@ -359,7 +388,8 @@ static void test_pages_after(cpu_level level) {
         for (uint32_t page = 0; page < 3; page++) p.last[page][0] = KV_PAGE;
         put_tokens(level, &p, 1);
         float *k = (float *)(void *)k_page(&p, (uint32_t)kind);
-        for (uint32_t t = 0; t < KV_PAGE; t++) k[t] = kind == 0 ? from_bits(0x7fc00000u) : query(&p, 0)[0] > 0 ? -INFINITY : INFINITY;
+        float  bad = from_bits(kind == 0 ? 0x7fc00000u : query(&p, 0)[0] > 0 ? 0xff800000u : 0x7f800000u);
+        for (uint32_t t = 0; t < KV_PAGE; t++) k[t] = bad;
         if (kind == 1)
             for (uint32_t d = 1; d < s.head_dim_k; d++)
                 for (uint32_t t = 0; t < KV_PAGE; t++) k[d * KV_PAGE + t] = 0;
@@ -370,7 +400,8 @@ static void test_pages_after(cpu_level level) {
             p.last[1][0] = 0;
             memcpy(with, out, sizeof with);
             run(level, &p, 0, 1, out);
-            CHECK(memcmp(with, out, s.head_dim_v * sizeof *out) == 0, "%s: a page of -infinity weighs something", level_texts[level]);
+            CHECK(memcmp(with, out, s.head_dim_v * sizeof *out) == 0, "%s: a page of -infinity weighs something",
+                  level_texts[level]);
         }
         problem_close(&p);
     }
@@ -394,9 +425,11 @@ static void test_store(cpu_level level) {
             float  got = s.type_v == TYPE_F16 ? half_to_float(load_u16(v.p + 2 * at)) : load_f32(v.p + 4 * at);
             wrong += got != rounded(s.type_v, x[d]);
         }
-        for (size_t i = 0; i < k.n; i++) touched += k.p[i] != GUARD_BYTE && i / type_row_bytes(s.type_k, 1) % KV_PAGE != t;
-        for (size_t i = 0; i < v.n; i++) touched += v.p[i] != GUARD_BYTE && i / type_row_bytes(s.type_v, 1) / s.head_dim_v != t;
-        CHECK(wrong == 0 && touched == 0 && area_whole(&k) && area_whole(&v), "%s: store of %u/%u: %u wrong, %u others touched",
+        size_t size_k = type_row_bytes(s.type_k, 1), size_v = type_row_bytes(s.type_v, 1);
+        for (size_t i = 0; i < k.n; i++) touched += k.p[i] != GUARD_BYTE && i / size_k % KV_PAGE != t;
+        for (size_t i = 0; i < v.n; i++) touched += v.p[i] != GUARD_BYTE && i / size_v / s.head_dim_v != t;
+        CHECK(wrong == 0 && touched == 0 && area_whole(&k) && area_whole(&v),
+              "%s: store of %u/%u: %u wrong, %u others touched",
               level_texts[level], s.head_dim_k, s.head_dim_v, wrong, touched);
         CHECK(k.n % 64 == 0 && v.n % 64 == 0, "page sizes %zu %zu", k.n, v.n);
         free(k.block);

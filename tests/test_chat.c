@@ -343,6 +343,7 @@ static void check_marked(const char *text, const char *content, const char *expe
     host          h = host_init(NULL, NULL, NULL, NULL);
     text_init(&out, &h, 0);
     jinja_open(&j, &h, &error);
+    j.begins['<'] = true;
     jdict *d = jdict_open(&j);
     v        = jv_string(content, strlen(content), J_MARKED);
     bool ok  = d && jdict_set_c(&j, d, "c", v) && jinja_run(&j, str_c(text), d, &out) && text_append(&out, "", 1);
@@ -368,6 +369,9 @@ static void test_marks(void) {
     check_marked("{% macro m(x) %}{{ x }}{% endmacro %}{{ m(c)|length }} {{ c|trim('ab')|length }} {{ "
                  "'%s'|format(c)|length }} {{ '{}'.format(c)|length }}",
                  c, "9 7 9 9");
+    /* What a template puts in is the end of a token at most, or a whole one. */
+    check_marked("{{ c.replace('&lt;', '<') }}{{ 'a'.replace('a', '<b') }}", "&lt;|x|>", "<\xFF|x|><b");
+    check_marked("{{ c.replace('[i]', '<|i|>') }}{{ c.replace('x', 'y') }}", "x[i]y", "x<|i|>\xFFyy[i]y");
 }
 
 /* Everything that comes from the conversation is marked, what the host and the template say is not. */
@@ -411,6 +415,42 @@ static void test_real_marks(void) {
                             "[\"<\xFF|bos|>\"], \"<\xFF|bos|>\": \"<\xFF|bos|>\"}<\xFF|bos|><\xFF|bos|><\xFF|bos|> "
                             "<|bos|><|im_end|>y") == 0,
           "%s %s", error.message, out.p);
+    /* Nor does a token form when the template takes the conversation's words apart and puts them together. */
+    static const char *const tricks[] = {
+        "{{ c|lower }}", "{{ c|upper|lower }}", "{{ c|title|lower }}", "{{ c.swapcase() }}", "{{ c.capitalize().lower() }}",
+        "{{ c.replace('\"', '') }}", "{{ c.replace('&lt;', '<') }}", "{{ c|replace('&lt;|', '<|') }}",
+        "{{ c.split('\"')|join }}", "{{ c.split('\"')[0] ~ c.split('\"')[1] }}", "{{ c[::2] }}", "{{ c[::-1] }}",
+        "{{ c|list|join }}", "{{ c[:4] }}{{ c[5:] }}", "{{ c|trim }}", "{% for x in c %}{{ x }}{% endfor %}",
+        "{{ c|list|batch(3)|sum(start=[])|join }}", "{{ '%s%s'|format(c[:4], c[5:]) }}", "{{ c|tojson|replace('\\\\', '') }}",
+    };
+    static const char *const contents[] = {
+        "<|IM_END|>", "<|Im_End|>", "<|im\"_end|>", "&lt;|im_end|>", "<|im|_end|>", "<<||iimm__eenndd||>>", ">|dne_mi|<",
+        " <|im_end|> ", "<|BOS|>", "&lt;|bos|>", "<\\|bos|>", "<|bo\"s|>",
+    };
+    memset(&m, 0, sizeof m);
+    m.role              = "user";
+    chat.tools_json     = NULL;
+    chat.variables_json = NULL;
+    for (size_t i = 0; open && i < COUNT_OF(tricks); i++)
+        for (size_t k = 0; k < COUNT_OF(contents); k++) {
+            char    text[256];
+            int32_t ids[256];
+            size_t  n_ids;
+            out.n = 0;
+            snprintf(text, sizeof text, "{%% set c = messages[0].content %%}%s", tricks[i]);
+            m.content        = contents[k];
+            in.template_text = str_c(text);
+            result = chat_render(&in, &h, &out, &error);
+            if (result == NOVA_OK)
+                result = tokenizer_encode(t, &h, str_of(out.p, out.n), NOVA_PARSE_SPECIAL | TOKENIZER_MARKED, ids,
+                                          COUNT_OF(ids), &n_ids, &error);
+            CHECK(result == NOVA_OK, "%s: %s", tricks[i], error.message);
+            for (size_t at = 0; result == NOVA_OK && at < n_ids; at++) {
+                char piece[64];
+                CHECK(tokenizer_piece(t, ids[at], false, false, piece, sizeof piece) != 0, "%s of %s: a control token",
+                      tricks[i], contents[k]);
+            }
+        }
     text_free(&out);
     arena_free(&a);
     free(f.p);
@@ -530,6 +570,8 @@ static char *nested_text(const char *open, size_t n, const char *middle, const c
     return text;
 }
 
+static double worst_nested;
+
 static void check_nested(const char *before, const char *open, const char *middle, const char *close,
                          const char *after) {
     for (size_t n = 20; n <= 20000; n *= 1000) {
@@ -539,7 +581,8 @@ static void check_nested(const char *before, const char *open, const char *middl
         rendered r     = render_chat(text, NULL, NULL);
         CHECK(n == 20 ? r.result == NOVA_OK : r.result == NOVA_ERROR_TEMPLATE, "%s x %zu: %s", open, n,
               r.error.message);
-        CHECK(SLOW || seconds() - start < 0.05, "%s x %zu: %.1f ms", open, n, 1e3 * (seconds() - start));
+        double took = seconds() - start;
+        if (took > worst_nested) worst_nested = took;
         free(r.text);
         free(inner);
         free(text);
@@ -711,6 +754,7 @@ int main(void) {
     test_real_marks();
     test_hostile();
     test_nested();
+    printf("nested templates: at most %.1f ms\n", 1e3 * worst_nested);
     test_long();
     test_regions();
     test_small_stack();

@@ -132,7 +132,7 @@ def test_files(folder):
         with open(text, "wb") as f:
             f.write(content)
         for command in (["info"], ["run", "-p", "x"], ["tokenize", "--jsonl"]):
-            bad(*command, "-m", text, status=1)
+            bad(*command, "-m", text, status=1, mentions="text.gguf: ")
     if os.geteuid() != 0:
         os.chmod(text, 0)
         bad("info", "-m", text, status=1, mentions="text.gguf")

@@ -1,4 +1,4 @@
-/* Samplers: distributions against exact probabilities by chi-square, cuts against a full sort, edges, determinism, speed. */
+/* Samplers: distributions by chi-square against exact probabilities from a full sort, edges, determinism, speed. */
 #define NOVA_TEST_STAYS   /* -ffast-math is not for the expected values either */
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
@@ -72,9 +72,10 @@ static int by_rank(const void *a, const void *b) {
     return p->id < q->id ? -1 : p->id > q->id;
 }
 
-/* Probabilities by id. A cut whose place is in doubt, because a sum or a weight falls within 1e-5 of its bound, makes the
- * result false. */
-static bool expect(const nova_sampler *set, const float *logits, uint32_t n, const int32_t *recent, size_t n_recent, double *p) {
+/* Probabilities by id. A cut whose place is in doubt, because a sum or a weight falls within 1e-5 of its bound, makes
+ * the result false. */
+static bool expect(const nova_sampler *set, const float *logits, uint32_t n, const int32_t *recent, size_t n_recent,
+                   double *p) {
     ranked     *r      = (ranked *)malloc(n * sizeof *r);
     long double sum    = 0, part = 0, *w = (long double *)malloc(n * sizeof *w);
     bool        sure   = true;
@@ -85,7 +86,8 @@ static bool expect(const nova_sampler *set, const float *logits, uint32_t n, con
         bool again = false;
         for (size_t k = n_recent - size_min(n_recent, last); k < n_recent; k++) again |= recent[k] == (int32_t)i;
         float x = logits[i];
-        if (again && set->repeat_penalty != 0 && load_u32(&x) != 0xff800000u) x = x > 0 ? x / set->repeat_penalty : x * set->repeat_penalty;
+        if (again && set->repeat_penalty != 0 && load_u32(&x) != 0xff800000u)
+            x = x > 0 ? x / set->repeat_penalty : x * set->repeat_penalty;
         r[i].id = i;
         r[i].x  = (long double)x / (long double)set->temperature;
         p[i]    = 0;
@@ -111,10 +113,9 @@ static bool expect(const nova_sampler *set, const float *logits, uint32_t n, con
     return sure;
 }
 
-/* Draws, and compares the counts: chi-square over the tokens expected at least 8 times, the others as one. Under 2^-40 of
- * the likeliest a token may be missing. */
-static void check_distribution(const char *what, const nova_sampler *set, const float *logits, uint32_t n, const int32_t *recent,
-                               size_t n_recent, uint32_t n_draws) {
+/* Draws, and compares the counts: chi-square over the tokens expected at least 8 times, the others as one. */
+static void check_distribution(const char *what, const nova_sampler *set, const float *logits, uint32_t n,
+                               const int32_t *recent, size_t n_recent, uint32_t n_draws) {
     rig       r;
     double   *p     = (double *)malloc(n * sizeof *p);
     uint32_t *count = (uint32_t *)calloc(n, sizeof *count);
@@ -132,7 +133,8 @@ static void check_distribution(const char *what, const nova_sampler *set, const 
     }
     if (rest >= 8) square += (rest_count - rest) * (rest_count - rest) / rest, cells++;
     /* Mean cells - 1, variance twice that: five deviations, and something for few cells. */
-    double free_cells = cells > 1 ? cells - 1 : 0, limit = free_cells + 5 * sqrt(2 * free_cells) + (cells > 1 || rest > 0 ? 10 : 1e-6);
+    double freedom = cells > 1 ? cells - 1 : 0, limit = freedom + 5 * sqrt(2 * freedom);
+    limit += cells > 1 || rest > 0 ? 10 : 1e-6;
     if (sure) {
         CHECK(impossible == 0, "%s: %u draws of tokens that are cut", what, impossible);
         CHECK(square <= limit, "%s: chi-square %.1f over %u cells", what, square, cells);
@@ -156,7 +158,7 @@ static void random_logits(float *logits, uint32_t n, int kind) {
         if (kind == 1) logits[i] = (float)test_below(5);                                  /* many equal ones */
         if (kind == 2) logits[i] = test_below(2) ? minus_infinity() : (float)normal();
         if (kind == 3) logits[i] = test_uniform() * 1e4f;
-        if (kind == 4) logits[i] = (float)test_below(3) * 0.0f * (test_below(2) ? 1.0f : -1.0f);   /* zeros of both signs */
+        if (kind == 4) logits[i] = test_below(2) ? 0.0f : -0.0f;
     }
     logits[test_below(n)] = 1.5f;   /* at least one that is finite */
 }
@@ -223,7 +225,7 @@ static void test_greedy(void) {
         float penalised[300];
         for (uint32_t i = 0; i < n; i++) penalised[i] = logits[i];
         if (set.repeat_penalty != 0)
-            for (uint32_t j = n_recent - (uint32_t)size_min(n_recent, set.repeat_last ? set.repeat_last : 64); j < n_recent; j++) {
+            for (size_t j = n_recent - size_min(n_recent, set.repeat_last ? set.repeat_last : 64); j < n_recent; j++) {
                 float x = logits[recent[j]];
                 if (load_u32(&x) != 0xff800000u) penalised[recent[j]] = x > 0 ? x / 1.7f : x * 1.7f;
             }
@@ -260,7 +262,8 @@ static void test_same_everywhere(void) {
     }
     CHECK(memcmp(got, again, sizeof got) == 0, "a restart does not repeat");
     for (size_t i = 0; i < 2000; i++) hash = (hash ^ (uint64_t)pick_one(&r, logits, got, 8)) * 0x100000001b3u;
-    for (size_t i = 0; i < 8; i++) CHECK(got[i] == expected[i], "choice %zu is %d, not %d as always", i, got[i], expected[i]);
+    for (size_t i = 0; i < 8; i++)
+        CHECK(got[i] == expected[i], "choice %zu is %d, not %d as always", i, got[i], expected[i]);
     CHECK(hash == 0x36557eba6daa974eu, "other tokens than always: 0x%016llx", (unsigned long long)hash);
     r.s.set.seed = 43;
     sampler_restart(&r.s);
@@ -272,7 +275,8 @@ static void test_same_everywhere(void) {
 /* Every choice takes one random number, so that texts stay comparable. */
 static void test_random_use(void) {
     float        logits[4] = { 1, 2, 3, 4 };
-    nova_sampler sets[4]   = { settings(1, 0, 0, 0, 9), settings(1, 1, 0, 0, 9), settings(1, 0, 0.5f, 0, 9), settings(1, 0, 0, 1, 9) };
+    nova_sampler sets[4]   = { settings(1, 0, 0, 0, 9), settings(1, 1, 0, 0, 9), settings(1, 0, 0.5f, 0, 9),
+                               settings(1, 0, 0, 1, 9) };
     uint64_t     after[4];
     for (size_t k = 0; k < 4; k++) {
         rig r;
@@ -281,7 +285,8 @@ static void test_random_use(void) {
         after[k] = r.s.random;
         rig_close(&r);
     }
-    CHECK(after[0] == after[1] && after[1] == after[2] && after[2] == after[3] && after[0] != 9, "random numbers taken");
+    CHECK(after[0] == after[1] && after[1] == after[2] && after[2] == after[3] && after[0] != 9,
+          "random numbers taken");
 }
 
 static void test_ties(void) {
@@ -295,7 +300,8 @@ static void test_ties(void) {
             int32_t id = pick_one(&r, logits, NULL, 0);
             most = id > most ? id : most;
         }
-        CHECK((uint32_t)most < k && (k > 50 || (uint32_t)most == k - 1), "of equal ones, top_k %u keeps up to %d", k, most);
+        CHECK((uint32_t)most < k && (k > 50 || (uint32_t)most == k - 1), "of equal ones, top_k %u keeps up to %d", k,
+              most);
         rig_close(&r);
     }
 }
@@ -306,8 +312,8 @@ static void expect_number_error(const char *what, float *logits, uint32_t n, nov
     int32_t    id = 77;
     rig_open(&r, n, set);
     nova_result result = sampler_pick(&r.s, logits, NULL, 0, &id, &error);
-    CHECK(result == NOVA_ERROR_NUMBER && error.code == NOVA_ERROR_NUMBER && strstr(error.message, text), "%s: %d, %s", what,
-          (int)result, error.message);
+    CHECK(result == NOVA_ERROR_NUMBER && error.code == NOVA_ERROR_NUMBER && strstr(error.message, text),
+          "%s: %d, %s", what, (int)result, error.message);
     CHECK(id == 77 && r.s.random == set.seed, "%s: a failed pick changed something", what);
     CHECK(sampler_pick(&r.s, logits, NULL, 0, &id, NULL) == NOVA_ERROR_NUMBER, "%s without an error to fill", what);
     rig_close(&r);
@@ -345,8 +351,8 @@ static void expect_refused(nova_sampler bad, const char *field, const char *valu
     nova_sampler good = settings(0.5f, 3, 0.25f, 0, 8);
     rig_open(&r, 10, good);
     nova_result result = sampler_set(&r.s, &bad, &error);
-    CHECK(result == NOVA_ERROR_ARGUMENT && strstr(error.message, field) && strstr(error.message, value), "%s %s: %d, %s", field, value,
-          (int)result, error.message);
+    CHECK(result == NOVA_ERROR_ARGUMENT && strstr(error.message, field) && strstr(error.message, value),
+          "%s %s: %d, %s", field, value, (int)result, error.message);
     CHECK(memcmp(&r.s.set, &good, sizeof good) == 0, "%s: the old settings are gone", field);
     rig_close(&r);
 }
@@ -374,13 +380,15 @@ static void test_bad_settings(void) {
 
 /* Values at the ends of what settings allow. */
 static void test_edges(void) {
-    static const float temperatures[] = { 1e-45f, 1e-38f, 1e-6f, 1, 1e6f, FLT_MAX }, penalties[] = { 0, 1e-45f, 1, FLT_MAX };
+    static const float temperatures[] = { 1e-45f, 1e-38f, 1e-6f, 1, 1e6f, FLT_MAX };
+    static const float penalties[] = { 0, 1e-45f, 1, FLT_MAX };
     static const float values[] = { 0, -0.0f, 1e-45f, -1e-45f, 1, -1, FLT_MAX, -FLT_MAX };
     float logits[70];
     for (int round = 0; round < 2000; round++) {
         int32_t      recent[3] = { (int32_t)test_below(70), -5, 100000 };
         uint32_t     n = 1 + test_below(70);
-        nova_sampler set = settings(temperatures[test_below(6)], test_below(4), (float)test_below(5) / 4, (float)test_below(5) / 4, 5);
+        nova_sampler set = settings(temperatures[test_below(6)], test_below(4), (float)test_below(5) / 4,
+                                    (float)test_below(5) / 4, 5);
         set.repeat_penalty = penalties[test_below(4)];
         set.repeat_last    = test_below(2) ? 0 : UINT32_MAX;
         for (uint32_t i = 0; i < n; i++) logits[i] = test_below(5) ? values[test_below(8)] : minus_infinity();
@@ -393,12 +401,13 @@ static void test_edges(void) {
         bool        possible = result == NOVA_OK && id >= 0 && (uint32_t)id < n;
         if (possible) possible = load_u32(&logits[id]) != 0xff800000u;
         /* A penalty can turn the only token that was possible into one that is not. */
-        CHECK(possible || (result == NOVA_ERROR_NUMBER && set.repeat_penalty > 1), "round %d: %d, id %d", round, (int)result, id);
+        CHECK(possible || (result == NOVA_ERROR_NUMBER && set.repeat_penalty > 1), "round %d: %d, id %d", round,
+              (int)result, id);
         rig_close(&r);
     }
 }
 
-/* A penalty by hand: positive logits are divided, negative ones multiplied, each token once, outside the window none. */
+/* A penalty by hand: positive logits are divided, negative ones multiplied, each once, none outside the window. */
 static void test_penalty(void) {
     float        logits[3] = { 2, 1.5f, -1 };
     int32_t      recent[5] = { 1, 0, 0, 0, 2 };
@@ -443,6 +452,41 @@ static void test_weights(void) {
     rig_close(&r);
 }
 
+/* The last unit of a token's share is its own, the next one the next token's; a weight of 0 has none. */
+static void test_shares(void) {
+    float logits[4] = { minus_infinity(), 0, -1, 0 };
+    rig   r;
+    rig_open(&r, 4, settings(1, 0, 0, 0, 0));
+    r.s.top     = 0;
+    r.s.octaves = 1.44269504f * ONE_OCTAVE;
+    r.s.logits  = logits;
+    r.s.n_ids   = 4;
+    for (uint32_t i = 0; i < 4; i++) r.s.ids[i] = i;
+    uint64_t w = weight_of(&r.s, -1);
+    CHECK(pick_candidate(&r.s, 0) == 1 && pick_candidate(&r.s, WEIGHT_ONE - 1) == 1, "the first share");
+    CHECK(pick_candidate(&r.s, WEIGHT_ONE) == 2 && pick_candidate(&r.s, WEIGHT_ONE + w - 1) == 2, "the second share");
+    CHECK(pick_candidate(&r.s, WEIGHT_ONE + w) == 3 && pick_candidate(&r.s, 2 * WEIGHT_ONE + w - 1) == 3,
+          "the third share");
+    CHECK(share_of(0.5, 10) == 5 && share_of(0.51, 10) == 6 && share_of(1e-9, 10) == 1 && share_of(1, 10) == 10,
+          "shares of 10");
+    for (int i = 0; i < 1000; i++) {
+        uint64_t n = test_random() >> test_below(64), high = 0;
+        r.s.random = test_random();
+        uint64_t random = random_next(&r.s);
+        for (uint32_t bit = 0; bit < 64; bit++)   /* the upper half of the product, by hand */
+            if (random >> (63 - bit) & 1) high += n >> bit >> 1;
+        r.s.random -= 0x9e3779b97f4a7c15u;
+        uint64_t got = random_below(&r.s, n);
+        CHECK(n == 0 || got < n, "%llu is not below %llu", (unsigned long long)got, (unsigned long long)n);
+        CHECK(got >= high && got - high <= 63, "%llu of %llu", (unsigned long long)got, (unsigned long long)n);
+    }
+    r.s.random = 0;
+    uint64_t one = random_next(&r.s);
+    r.s.random = 0;
+    CHECK(random_below(&r.s, UINT64_MAX) == one - (one != 0), "the largest product");
+    rig_close(&r);
+}
+
 static void test_large_vocabulary(void) {
     nova_error error;
     sampler    s;
@@ -476,6 +520,7 @@ int main(void) {
     test_begin(1);
     float_mode mode = float_mode_enter();
     test_weights();
+    test_shares();
     test_greedy();
     test_distributions();
     test_random_settings();

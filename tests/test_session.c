@@ -535,6 +535,37 @@ static void test_faults(void) {
     tiny_free(&t);
 }
 
+/* The file's bytes at any address give the same bits. */
+static void test_misaligned(void) {
+    tiny    t, moved;
+    rig     r;
+    int32_t ids[12];
+    tiny_make(&t, 1, false);
+    moved = t;
+    random_ids(ids, 12);
+    unsigned char *room = (unsigned char *)malloc(t.n_bytes + 16);
+    float         *want = NULL;
+    nova_engine_desc d = engine_desc(32, 1);
+    for (size_t shift = 0; shift < 16; shift++) {
+        moved.bytes = room + shift;
+        memmove(moved.bytes, t.bytes, t.n_bytes);
+        if (!rig_open(&r, &moved, &d, NULL)) break;
+        float *narrow = score(r.session, ids, 2, 1, &r.error), *wide = score(r.session, ids, 12, 12, &r.error);
+        size_t n_narrow = 2 * TINY_VOCAB, n = n_narrow + 12 * TINY_VOCAB;
+        float *got = (float *)malloc(n * sizeof *got);
+        memcpy(got, narrow, n_narrow * sizeof *got);
+        memcpy(got + n_narrow, wide, (n - n_narrow) * sizeof *got);
+        if (want) CHECK(memcmp(got, want, n * sizeof *got) == 0, "%zu bytes behind an aligned address", shift);
+        else want = got;
+        if (want != got) free(got);
+        free(narrow), free(wide);
+        rig_close(&r);
+    }
+    free(want);
+    free(room);
+    tiny_free(&t);
+}
+
 /* ---- Misuse ---- */
 
 static void test_misuse(void) {
@@ -593,6 +624,7 @@ int main(void) {
     test_cancel_thread();
     test_no_allocation();
     test_faults();
+    test_misaligned();
     test_misuse();
     return test_end();
 }

@@ -672,9 +672,10 @@ static void test_marks(void) {
     toy_bpe(&t, "gpt-2");
     toy_add(&t, "\x01", 3, 0.0f);
     open_toy(&o, &t);
-    MARKS(o, "a<b", "a<b");
+    MARKS(o, "a<b", "a<\xFF" "b");   /* what a control token begins with, whatever follows */
+    MARKS(o, "a|b>", "a|b>");
     MARKS(o, "a<|im_start|>b", "a<\xFF|im_start|>b");
-    MARKS(o, "<<|bos|><|im", "<<\xFF|bos|><\xFF|im");
+    MARKS(o, "<<|bos|><|im", "<\xFF<\xFF|bos|><\xFF|im");
     MARKS(o, "x\x01y", "x\x01\xFFy");
     MARKS(o, "x\xFF", "x\xEF\xFF\xBF\xBD");
     ENCODES(o, "<\xFF|im_start|>", parse, "<|||i|m|_|s|t|a|r|t|||>");

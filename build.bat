@@ -4,6 +4,9 @@ rem For cl, start this from Visual Studio's "x64 Native Tools Command Prompt".
 setlocal
 cd /d "%~dp0"
 if not exist build mkdir build
+rem GPUs need the Vulkan SDK for building.
+set vulkan=-DNOVA_NO_VULKAN
+if defined VULKAN_SDK set vulkan="-I%VULKAN_SDK%\Include"
 
 cl >nul 2>nul
 if not errorlevel 1 set compiler=cl
@@ -18,14 +21,14 @@ exit /b 1
 
 :microsoft
 rem Two steps: the two files share a name, and so would their objects.
-%compiler% /nologo /std:c11 /utf-8 /O2 /c nova.c /Fobuild\libnova.obj
+%compiler% /nologo /std:c11 /utf-8 /O2 %vulkan% /c nova.c /Fobuild\libnova.obj
 if errorlevel 1 exit /b 1
 %compiler% /nologo /std:c11 /utf-8 /O2 /I. examples/nova.c build\libnova.obj /Fobuild\ /Febuild\nova.exe
 if errorlevel 1 exit /b 1
 goto done
 
 :mingw
-gcc -std=c11 -O2 -I. -o build/nova.exe examples/nova.c nova.c -static
+gcc -std=c11 -O2 %vulkan% -I. -o build/nova.exe examples/nova.c nova.c -static
 if errorlevel 1 exit /b 1
 
 :done

@@ -43,7 +43,7 @@ void load_queries(uint col, bool sinks, uint turn) {
 // This group's share of the scores of four tokens.
 void share_scores(uint k_at) {
     vec4 s[ROWS];
-    uint quad = lane % 16, group = lane / 16;
+    uint quad = lane % 16, group = K_GROUPS == 1 ? 0 : lane / 16;      // a constant makes addresses uniform, which CPUs like
     [[unroll]] for (uint r = 0; r < ROWS; r++) s[r] = vec4(0);
     [[dont_unroll]] for (uint i0 = group; i0 < K_ROWS; i0 += 4 * K_GROUPS) {
         uvec4 w[4];
@@ -85,7 +85,7 @@ void main() {
     float top[SLOTS], sum[SLOTS], acc[ROWS * ACC];
     [[unroll]] for (uint j = 0; j < SLOTS; j++) top[j] = LOWEST, sum[j] = 0;
     [[unroll]] for (uint i = 0; i < ROWS * ACC; i++) acc[i] = 0;
-    uint v_lane = lane % V_LANES, v_group = lane / V_LANES;
+    uint v_lane = lane % V_LANES, v_group = V_LANES == LANES ? 0 : lane / V_LANES;
     bool loaded = false, sinks_loaded = false;
 
     for (uint visit = split; visit < v.n; visit += p.n_split) {
@@ -99,7 +99,7 @@ void main() {
         uint page = sinks ? v.sink_page + visit : v.page + visit - v.n_sink, base = page * PAGE;
         uint first = sinks ? sink_from : from, end = sinks ? s.n_sinks : column.z + 1;
         uint lo = first > base ? first - base : 0, hi = min(end - base, PAGE);       // visible tokens of the page
-        uint k_at = block_of(page_of(s, page), head_kv), v_at = k_at + K_WORDS;
+        uint k_at = cache_of(page_of(s, page), head_kv), v_at = k_at + K_WORDS;
         share_scores(k_at);
         barrier();
         [[unroll]] for (uint j = 0; j < SLOTS; j++) {
@@ -131,7 +131,7 @@ void main() {
         }
         [[dont_unroll]] for (uint turn = 0; turn < V_TURNS; turn++) {
             uint quad = turn * V_GROUPS + v_group;
-            if (v_group < V_GROUPS && quad < 16 && 4 * quad < hi && 4 * quad + 3 >= lo) {
+            if (v_group >= V_GROUPS || quad >= 16 || 4 * quad >= hi || 4 * quad + 3 < lo) continue;
             vec4 w[ROWS];
             [[unroll]] for (uint r = 0; r < ROWS; r++) w[r] = weights[r * 16 + quad];
             [[unroll]] for (uint e = 0; e < V_EACH; e++) {
@@ -148,10 +148,10 @@ void main() {
                         acc[r * ACC + e * PER + i] = fma(w[r].w, x[3][i], a);
                     }
             }
-            }
         }
     }
 
+    barrier();                   // keeps have been read
     /* Sums over the lanes of a row, then accumulators over the groups. */
     [[unroll]] for (uint j = 0; j < SLOTS; j++) {
         uint i = lane + j * LANES;
@@ -164,14 +164,13 @@ void main() {
     for (uint r0 = 0; r0 < ROWS; r0 += JOIN) {
         barrier();
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
-            if (r >= r0 && r < r0 + JOIN && v_group < V_GROUPS) {
+            if (r < r0 || r >= r0 + JOIN || v_group >= V_GROUPS) continue;
             uint at = (r - r0) * JOIN_ROW + v_group * V_LANES * ACC;
             [[unroll]] for (uint e = 0; e < V_EACH; e++)
                 [[unroll]] for (uint i = 0; i < PER; i++) {
                     uint to = at + (e * V_LANES + v_lane) * PER + i;
                     share[to / 4][to & 3u] = acc[r * ACC + e * PER + i];
                 }
-            }
         }
         barrier();
         for (uint j = lane; j < min(JOIN, n_head - min(n_head, r0)) * DV; j += LANES) {

@@ -11,6 +11,7 @@ layout(constant_id = 6) const uint ROWS = 1;           // queries of a workgroup
 layout(constant_id = 7) const uint CAPPED = 0;
 layout(constant_id = 8) const uint SINK = 0;           // heads have learned sinks
 layout(constant_id = 9) const uint DIRECT = 1;         // results go to `out`, else partial ones to `partial`
+layout(constant_id = 10) const uint LANE_ROWS = 4;     // of attend_many: rows of a lane, a multiple of 4
 
 layout(binding = 0) readonly buffer now_words { uint now_[]; };
 layout(binding = 0) readonly buffer now_quads { uvec4 now4_[]; };
@@ -47,7 +48,7 @@ const uint PER = UNIT * V_PER;                                  // elements of a
 const float LOG2E = 1.442695041;
 
 // The first word of a page of a KV head.
-uint block_of(uint page, uint head_kv) { return (page * p.n_head_kv + head_kv) * (K_WORDS + V_WORDS); }
+uint cache_of(uint page, uint head_kv) { return (page * p.n_head_kv + head_kv) * (K_WORDS + V_WORDS); }
 
 // cap * tanh(s / cap), without the infinities of a tanh by exponentials.
 vec4 capped(vec4 s) {

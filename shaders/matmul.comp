@@ -21,6 +21,7 @@ layout(constant_id = 1) const uint FORMAT = 3;
 layout(constant_id = 2) const uint EPILOGUE = 0;    // as op_epilogue; 4: y = act(y) * r
 layout(constant_id = 3) const uint ACT = 0;
 layout(constant_id = 4) const uint BIAS = 0;        // bit i: bias[i] is there
+layout(constant_id = 5) const uint LOOP = 0;        // 1: inner loops stay loops, for CPUs, whose compilers choke on long blocks
 
 #if defined(HALVES) || defined(MATRIX)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
@@ -45,6 +46,9 @@ layout(push_constant) uniform push {
 
 const uint ADD = 1, GLU = 3, UP = 4;
 const uint N_W = EPILOGUE == GLU ? 2 : 1;
+
+// A loop's end; the compiler cannot know that n_pad is not less.
+uint end_of(uint n) { return LOOP == 1 ? min(n, n_pad) : n; }
 
 w_planes planes(uint i) {
     return i == 0 ? w_planes(codes_0, high_0, scales_0, extra_0) : w_planes(codes_1, high_1, scales_1, extra_1);

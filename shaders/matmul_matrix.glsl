@@ -13,15 +13,15 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #endif
 
-layout(constant_id = 5) const uint BM = 64;
-layout(constant_id = 6) const uint BN = 64;
-layout(constant_id = 7) const uint WM = 32;
-layout(constant_id = 8) const uint WN = 32;
-layout(constant_id = 9) const uint TILE_M = 16;
-layout(constant_id = 10) const uint TILE_N = 16;
-layout(constant_id = 11) const uint TILE_K = 16;
-layout(constant_id = 12) const uint SUBGROUP = 32;
-layout(constant_id = 13) const uint STAGE = 1;
+layout(constant_id = 6) const uint BM = 64;
+layout(constant_id = 7) const uint BN = 64;
+layout(constant_id = 8) const uint WM = 32;
+layout(constant_id = 9) const uint WN = 32;
+layout(constant_id = 10) const uint TILE_M = 16;
+layout(constant_id = 11) const uint TILE_N = 16;
+layout(constant_id = 12) const uint TILE_K = 16;
+layout(constant_id = 13) const uint SUBGROUP = 32;
+layout(constant_id = 14) const uint STAGE = 1;
 
 const uint ACROSS = BN / WN;                                // subgroups side by side
 const uint FM = WM / TILE_M, FN = WN / TILE_N;              // matrices of a subgroup
@@ -224,7 +224,7 @@ void multiply(uint at_row, uint at_col, uint at) {
             SUMS(int) sum = SUMS(int)(0);
             [[unroll]] for (uint k = 0; k < KS; k++) sum = coopMatMulAdd(a[i * KS + k], b[k], sum);
             acc[i * FN + j] += SUMS(float)(sum) * d[i] * x_d;
-            if (W_AFFINE && at % 32 == 0) acc[i * FN + j] += m[i] * x_s;
+            if (W_AFFINE) acc[i * FN + j] += m[i] * x_s;
         }
 #else
         [[unroll]] for (uint i = 0; i < FM; i++)
@@ -249,7 +249,7 @@ void main() {
         put(first);
         barrier();
         fetch(row, col, min(first + STAGE, groups - 1), groups);
-        [[unroll]] for (uint at = 0; at < STAGE * 32; at += STEP) multiply(at_row, at_col, at);
+        [[unroll]] for (uint at = 0; at < end_of(STAGE * 32); at += STEP) multiply(at_row, at_col, at);
     }
     barrier();
     // A matrix at a time through shared memory, [column][row], since only there its elements have places.

@@ -4,9 +4,9 @@
 // buffer through the registers, nobody else needs them; x goes through shared memory, STAGE groups of 32 at a time, where
 // all lanes read the same address at once: a broadcast on a GPU, one scalar load on a CPU. So a vec4 of x serves 4 ROWS
 // multiplications a lane, and there are two barriers for 32 STAGE ROWS COLS of them.
-layout(constant_id = 5) const uint ROWS = 2;
-layout(constant_id = 6) const uint COLS = 16;       // a multiple of 4
-layout(constant_id = 7) const uint STAGE = 1;
+layout(constant_id = 6) const uint ROWS = 2;
+layout(constant_id = 7) const uint COLS = 16;       // a multiple of 4
+layout(constant_id = 8) const uint STAGE = 1;
 
 const uint QUADS_COL = COLS / 4;
 const uint GROUP_UNITS = 8 / W_QUADS;
@@ -122,7 +122,7 @@ void add_unit(uint at, uint part) {
         const uint quads = FORMAT == W_Q6_K ? 4 : W_QUADS;
         f16vec4 sum[N_W * ROWS * QUADS_COL];
         [[unroll]] for (uint i = 0; i < N_W * ROWS * QUADS_COL; i++) sum[i] = f16vec4(0);
-        [[unroll]] for (uint q = 0; q < quads; q++) {
+        [[unroll]] for (uint q = 0; q < end_of(quads); q++) {
             f16vec4 w[N_W * ROWS];
             [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) w[r] = half_codes(u[r], s * 4 + q);
             [[unroll]] for (uint k = 0; k < 4; k++)
@@ -151,7 +151,7 @@ void add_unit(uint at, uint part) {
 #else
 
 void add_unit(uint at, uint part) {
-    [[unroll]] for (uint q = 0; q < W_QUADS; q++) {
+    [[unroll]] for (uint q = 0; q < end_of(W_QUADS); q++) {
         vec4 w[N_W * ROWS];
         [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) w[r] = w_quad(u[r], q);
         [[unroll]] for (uint k = 0; k < 4; k++)

@@ -63,6 +63,10 @@ const uint N_END = LANES_LOG == 0 ? N : LANES_LOG == 1 ? N_1 : LANES_LOG == 2 ? 
 
 float acc[N_W * N];   // [weight][row][column]
 
+// Few lanes have many units each: their sums are taken in blocks.
+const bool BLOCKS = LANES < 8;
+const uint BLOCK = 32 * LANES;
+
 #ifndef DOT
 shared vec4 stage[STAGE > 0 ? STAGE * UNIT * N_COL : 1];
 #endif
@@ -161,7 +165,20 @@ void main() {
         }
     } else
 #endif
+    if (!BLOCKS) {
         for (uint unit = k; unit < units; unit += LANES) add_unit(base, step, unit, 0);
+    } else {
+        float total[BLOCKS ? N_W * N : 1];
+        [[unroll]] for (uint i = 0; i < N_W * N; i++) total[BLOCKS ? i : 0] = 0;
+        for (uint first = 0; first < units; first += BLOCK) {
+            for (uint unit = first + k; unit < min(first + BLOCK, units); unit += LANES) add_unit(base, step, unit, 0);
+            [[unroll]] for (uint i = 0; i < N_W * N; i++) {
+                total[BLOCKS ? i : 0] += acc[i];
+                acc[i] = 0;
+            }
+        }
+        [[unroll]] for (uint i = 0; i < N_W * N; i++) acc[i] = total[BLOCKS ? i : 0];
+    }
 
 #ifdef SG
     // At each step a lane keeps one half of its sums and gives the other one to its partner; where they do not part evenly, both add up all,

@@ -60,10 +60,19 @@ typedef struct attend_plan {
     uint32_t    heads, head_blocks;   /* a workgroup takes `heads` of a KV head's, head_blocks of them all */
     uint32_t    n_splits;
     uint32_t    unit;                 /* words of V that a lane loads at once */
+    uint32_t    lane_rows;
 } attend_plan;
 
 /* The widest load that divides a row of V. */
 static uint32_t widest_unit(uint32_t row) { return row % 4 == 0 ? 4 : row % 2 == 0 ? 2 : 1; }
+
+/* Loads of V that leave the fewest of 16 lanes without work, and of those the widest. */
+static uint32_t busiest_unit(uint32_t row) {
+    uint32_t best = 1;
+    for (uint32_t unit = 2; unit <= 4; unit *= 2)
+        if (row % unit == 0 && attend_div(row / unit, 16) * unit <= attend_div(row / best, 16) * best) best = unit;
+    return best;
+}
 
 /* Shared memory of attend.comp, in bytes. */
 static uint32_t few_shared(const vk_cache *c, uint32_t lanes, uint32_t rows) {
@@ -95,9 +104,10 @@ static uint32_t few_splits(const vk_device *d, const vk_attend *a, const attend_
 static attend_plan few_plan(const vk_device *d, const vk_attend *a) {
     attend_plan p;
     uint32_t    n_rep = a->n_head / a->cache->n_head_kv;
+    memset(&p, 0, sizeof p);
     p.path        = ATTEND_FEW;
     p.lanes       = is_cpu(d) ? 16 : 128;
-    p.unit        = widest_unit(v_row_words(a->cache));
+    p.unit        = is_cpu(d) ? busiest_unit(v_row_words(a->cache)) : widest_unit(v_row_words(a->cache));
     p.heads       = few_rows(d, a, p.lanes);
     p.rows        = p.heads;
     p.head_blocks = attend_div(n_rep, p.heads);
@@ -105,10 +115,33 @@ static attend_plan few_plan(const vk_device *d, const vk_attend *a) {
     return p;
 }
 
+/* As many rows as shared memory holds queries for. */
+static attend_plan many_plan(const vk_device *d, const vk_attend *a) {
+    attend_plan     p;
+    const vk_cache *c     = a->cache;
+    uint32_t        n_rep = a->n_head / c->n_head_kv, k_dims = k_row_words(c) * (c->k_f32 ? 1 : 2);
+    memset(&p, 0, sizeof p);
+    p.path = ATTEND_MANY_F32;
+    p.rows = is_cpu(d) ? 16 : 32;
+    while (p.rows > 4 && ((k_dims + KV_PAGE + 16) * p.rows * sizeof(float) > d->caps.max_shared || 4 * p.rows > d->caps.max_workgroup))
+        p.rows /= 2;
+    p.lane_rows   = is_cpu(d) ? p.rows : 4;
+    p.lanes       = 16 * p.rows / p.lane_rows;
+    p.unit        = busiest_unit(v_row_words(c));
+    p.head_blocks = attend_div(n_rep, p.rows);
+    p.heads       = attend_div(n_rep, p.head_blocks);
+    p.n_splits    = 1;
+    return p;
+}
+
+/* One column reads the cache once either way, some share it. */
+#define ATTEND_FEW_COLUMNS 4
+
 static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
     (void)d;
+    if (a->path == ATTEND_MANY_MATRIX) return ATTEND_MANY_F32;
     if (a->path != ATTEND_BEST) return a->path;
-    return ATTEND_FEW;
+    return a->n_col <= ATTEND_FEW_COLUMNS ? ATTEND_FEW : ATTEND_MANY_F32;
 }
 
 static uint64_t vk_attend_partial(const vk_device *d, const vk_attend *a) {
@@ -132,6 +165,7 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     vk_spec(&x, cap);
     vk_spec(&x, a->sinks.size != 0);
     vk_spec(&x, p->n_splits == 1);
+    if (p->lane_rows) vk_spec(&x, p->lane_rows);
     vk_push(&x, a->now->col);
     vk_push(&x, a->now->run);
     vk_push(&x, a->now->sink_turn);
@@ -174,8 +208,22 @@ static void few_add(const vk_device *d, vk_list *list, const vk_attend *a) {
     vk_list_add(list, &x);
 }
 
+/* Blocks of columns, where each run may end inside one. */
+static void many_add(vk_list *list, const vk_attend *a, vk_kernel kernel, const attend_plan *p) {
+    vk_dispatch x = attend_dispatch(kernel, a, p);
+    x.groups[0] = a->cache->n_head_kv * p->head_blocks;
+    x.groups[1] = attend_div(a->n_col, p->rows / p->heads) + a->n_run - 1;
+    vk_list_add(list, &x);
+}
+
 static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a) {
-    if (vk_attend_path(d, a) == ATTEND_FEW) few_add(d, list, a);
+    attend_plan p;
+    switch (vk_attend_path(d, a)) {
+    case ATTEND_FEW: few_add(d, list, a); break;
+    default:
+        p = many_plan(d, a);
+        many_add(list, a, KERNEL_ATTEND_MANY, &p);
+    }
 }
 
 #endif

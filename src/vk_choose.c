@@ -24,12 +24,13 @@ static uint64_t vk_choose_scratch(const vk_device *d, const vk_choose *c) {
 static void vk_choose_add(const vk_device *d, vk_list *list, const vk_choose *c) {
     for (uint32_t round = 0; round < 2; round++) {
         vk_dispatch x = vk_begin(KERNEL_CHOOSE, choose_lanes(d));
-        vk_spec(&x, c->k);
+        vk_spec(&x, c->k == 1);
         vk_spec(&x, round);
         vk_push(&x, c->n_vocab);
         vk_push(&x, c->ld);
         vk_push(&x, choose_parts(d, c));
         vk_push(&x, choose_part(d));
+        vk_push(&x, c->k);
         vk_bind(&x, c->logits);
         vk_bind(&x, c->parts);
         vk_bind(&x, c->out);

@@ -46,8 +46,8 @@ static uint32_t vk_matmul_paths(const vk_device *d) {
 }
 
 static bool vk_matmul_can(const vk_device *d, const vk_matmul *m, vk_path path) {
-    bool codes = m->w[0]->format >= VK_Q4_0 && (!m->w[1] || m->w[1]->format >= VK_Q4_0);
-    bool six   = m->w[0]->format == VK_Q6_K || (m->w[1] && m->w[1]->format == VK_Q6_K);
+    bool codes = m->w[0]->format >= GPU_Q4_0 && (!m->w[1] || m->w[1]->format >= GPU_Q4_0);
+    bool six   = m->w[0]->format == GPU_Q6_K || (m->w[1] && m->w[1]->format == GPU_Q6_K);
     if (!(vk_matmul_paths(d) >> path & 1)) return false;
     switch (path) {
     case VK_PATH_F16:        return codes && m->scratch.size;
@@ -104,7 +104,7 @@ static bool tile_fits(const vk_device *d, const vk_matmul *m, vk_path path, cons
     uint32_t n_w = is_glu(m) ? 2 : 1;
     if (t->local > d->caps.max_workgroup || tile_shared(d, m, path, t) > d->caps.max_shared) return false;
     if (!is_matrix_path(path)) return t->cols % 4 == 0 && t->each_cols == t->cols && t->rows == t->local * t->each_rows * n_w;
-    const vk_matrix *x = matrix_for(d, path, path == VK_PATH_MATRIX_S8 && m->w[0]->format == VK_Q6_K ? 16 : 32);
+    const vk_matrix *x = matrix_for(d, path, path == VK_PATH_MATRIX_S8 && m->w[0]->format == GPU_Q6_K ? 16 : 32);
     return x && t->each_rows % (x->m * n_w) == 0 && t->each_cols % x->n == 0 && t->rows % t->each_rows == 0 &&
            t->cols % t->each_cols == 0 && t->local == t->rows / t->each_rows * (t->cols / t->each_cols) * matrix_subgroup(d);
 }
@@ -210,7 +210,7 @@ static vk_dispatch begin_path(const vk_device *d, const vk_matmul *m, vk_path pa
         vk_spec(&x, t->stage);
         return x;
     }
-    const vk_matrix *matrix = matrix_for(d, path, path == VK_PATH_MATRIX_S8 && m->w[0]->format == VK_Q6_K ? 16 : 32);
+    const vk_matrix *matrix = matrix_for(d, path, path == VK_PATH_MATRIX_S8 && m->w[0]->format == GPU_Q6_K ? 16 : 32);
     vk_spec(&x, t->rows);
     vk_spec(&x, t->cols);
     vk_spec(&x, t->each_rows);

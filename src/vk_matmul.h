@@ -16,7 +16,7 @@ typedef enum vk_path {
     VK_PATH_COUNT
 } vk_path;
 
-static const char *vk_path_name(vk_path p);
+NOVA_UNUSED static const char *vk_path_name(vk_path p);
 
 /* The paths that the device has: bit 1 << path. */
 static uint32_t vk_matmul_paths(const vk_device *d);
@@ -40,7 +40,7 @@ typedef struct vk_tile {
 } vk_tile;
 
 /* A tile to take instead of the chosen one (tests, measurements). False: the device has no room for it. */
-static bool vk_matmul_add_as(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *tile);
+NOVA_UNUSED static bool vk_matmul_add_as(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *tile);
 
 #endif
 #endif

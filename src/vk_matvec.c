@@ -8,7 +8,7 @@
 #define MATVEC_ROWS       1024u   /* rows of a weight for each row of a lane: with fewer, more lanes are better than full ones */
 #define MATVEC_UP         4u      /* the shader's fifth epilogue: y = act(y) * r */
 
-static uint32_t quads_of(vk_format f) { return f == VK_F32 ? 1 : f <= VK_BF16 ? 2 : f == VK_Q8_0 ? 4 : 8; }
+static uint32_t quads_of(vk_format f) { return f == GPU_F32 ? 1 : f <= GPU_BF16 ? 2 : f == GPU_Q8_0 ? 4 : 8; }
 
 /* Gate and up in one dispatch take the same format, cut into the same parts. */
 static bool is_pair(const vk_matmul *m) { return m->epilogue == EPILOGUE_GLU && m->w[1]; }
@@ -33,7 +33,7 @@ static bool vk_matvec_fits(const vk_device *d, const vk_matmul *m, const vk_matv
     uint32_t lanes = (uint32_t)1 << s->lanes_log;
     if (m->n_col == 0 || m->n_col > VK_MATVEC_MAX || s->local > c->max_workgroup || s->local % lanes) return false;
     if (shared_bytes(m, s) > c->max_shared) return false;
-    if (s->kernel == KERNEL_MATVEC_DOT_SG && (!(c->can & VK_CAN_DOT) || !m->xq.size || m->w[0]->format < VK_Q4_0)) return false;
+    if (s->kernel == KERNEL_MATVEC_DOT_SG && (!(c->can & VK_CAN_DOT) || !m->xq.size || m->w[0]->format < GPU_Q4_0)) return false;
     if (s->kernel == KERNEL_MATVEC) return true;
     return (c->can & VK_CAN_SUBGROUP) && s->local % c->subgroup == 0 && lanes <= (s->subgroup ? s->subgroup : c->subgroup_min);
 }
@@ -71,7 +71,7 @@ static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) 
     while (s.rows > 1 && w->n_out < MATVEC_ROWS * s.rows) s.rows /= 2;
     s.local = 128;
     if (c->can & VK_CAN_SUBGROUP) s.kernel = KERNEL_MATVEC_SG;
-    if (s.kernel == KERNEL_MATVEC_SG && (c->can & VK_CAN_DOT) && c->dot_fast && m->xq.size && w->format >= VK_Q4_0)
+    if (s.kernel == KERNEL_MATVEC_SG && (c->can & VK_CAN_DOT) && c->dot_fast && m->xq.size && w->format >= GPU_Q4_0)
         s.kernel = KERNEL_MATVEC_DOT_SG;
     if (s.kernel == KERNEL_MATVEC) s.local = 64;
     else if ((c->can & VK_CAN_SIZED) && c->subgroup_min < 16 && c->subgroup_max >= 16) s.subgroup = 16;

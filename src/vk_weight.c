@@ -130,7 +130,7 @@ typedef struct planar_layout {
     uint32_t bytes[VK_PLANES];                       /* of a block */
 } planar_layout;
 
-static const planar_layout planar_layouts[VK_FORMAT_COUNT] = {
+static const planar_layout planar_layouts[GPU_FORMAT_COUNT] = {
     {TYPE_F32,  NULL,        {4, 0, 0, 0}},
     {TYPE_F16,  NULL,        {2, 0, 0, 0}},
     {TYPE_BF16, NULL,        {2, 0, 0, 0}},
@@ -145,7 +145,7 @@ static const planar_layout planar_layouts[VK_FORMAT_COUNT] = {
 };
 
 static bool vk_format_of(uint32_t type, vk_format *out) {
-    for (uint32_t f = 0; f < VK_FORMAT_COUNT; f++)
+    for (uint32_t f = 0; f < GPU_FORMAT_COUNT; f++)
         if (planar_layouts[f].type == type) {
             *out = (vk_format)f;
             return true;

@@ -9,7 +9,7 @@
 #ifndef NOVA_NO_VULKAN
 
 typedef enum vk_format {
-    VK_F32, VK_F16, VK_BF16, VK_Q4_0, VK_Q4_1, VK_Q5_0, VK_Q5_1, VK_Q8_0, VK_Q4_K, VK_Q5_K, VK_Q6_K, VK_FORMAT_COUNT
+    GPU_F32, GPU_F16, GPU_BF16, GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K, GPU_FORMAT_COUNT
 } vk_format;
 
 /* Rows row..row + n_rows of a weight, one binding. Planes by their first word. */

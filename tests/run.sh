@@ -23,8 +23,18 @@ OUT=build/test
 STRICT='-Wall -Wextra -Wconversion -Wshadow -Werror'
 # A test sees nova.c as part of its own file; what it does not call is dropped before it costs time.
 TEST='-I. -DNOVA_API=static -Wno-unused-function'
+# The headers of Vulkan in a folder of their own, for compilers of other systems. Without them everything is built without GPUs.
+INCLUDE='-I. -DNOVA_NO_VULKAN'
+if vulkan_headers=$(echo '#include <vulkan/vulkan_core.h>' | gcc -M -x c - 2>/dev/null | grep -o '[^ ]*/vulkan/vulkan_core\.h'); then
+    mkdir -p build/include
+    for name in vulkan vk_video; do ln -sfn "${vulkan_headers%/vulkan/vulkan_core.h}/$name" build/include/$name; done
+    INCLUDE='-I. -Ibuild/include'
+fi
+# Tests of GPUs run on Vulkan drivers; the others are compiled without Vulkan, which costs each of them some seconds.
+is_gpu_test() { [[ $1 == gpu || $1 == vk_* ]]; }
 EMULATED='-DSLOW=1'   # for emulators: a test's own limits in seconds do not hold there
 LIBS='-lm -lpthread -ldl'
+export DRIVERS=${DRIVERS:-debian}        # and what a lab has, by its run.sh: NOVA_LAB_RUN
 THREADED='platform pool engine session api'   # also run under the thread sanitizer
 
 # ---- What a part says ----
@@ -97,7 +107,7 @@ part_strict() {
     echo '#include "nova.h"' >"$OUT/header.$1.c"
     for source in nova.c "$OUT/header.$1.c" examples/*.c; do
         # shellcheck disable=SC2086
-        check "$source is silent" "${cc[@]}" $STRICT -Wpedantic -O2 -I. -c "$source" -o "$OUT/strict.$1.o"
+        check "$source is silent" "${cc[@]}" $STRICT -Wpedantic -O2 $INCLUDE -c "$source" -o "$OUT/strict.$1.o"
     done
     finish
 }
@@ -122,7 +132,7 @@ part_symbols() {
 
 # The library in somebody's program, in every way of building it.
 part_embed() {
-    local c="-std=c11 -O1 -I." cxx="-x c++ -std=c++17 -O1 -I." way
+    local c="-std=c11 -O1 $INCLUDE" cxx="-x c++ -std=c++17 -O1 $INCLUDE" way
     need_nova
     build gcc $c $STRICT tests/embed.c build/nova.o -o $OUT/embed.c-c $LIBS
     build gcc $c -w -DNOVA_API=static -DEMBED_ONE_FILE tests/embed.c -o $OUT/embed.one $LIBS
@@ -142,7 +152,7 @@ part_embed() {
     finish
 }
 
-unit() { build "$@" "tests/test_$NAME.c" -o "$OUT/$KIND.$NAME" $LIBS; }
+unit() { build "$@" -DNOVA_NO_VULKAN "tests/test_$NAME.c" -o "$OUT/$KIND.$NAME" $LIBS; }
 
 part_unit() { unit gcc -std=c11 -O2 $STRICT $TEST; $OUT/unit.$NAME; }
 
@@ -163,7 +173,7 @@ part_tsan() {
 
 part_wine() {
     need_wine
-    build x86_64-w64-mingw32-gcc -std=c11 -O2 -w $TEST $EMULATED "tests/test_$NAME.c" -o "$OUT/wine.$NAME.exe" -static
+    build x86_64-w64-mingw32-gcc -std=c11 -O2 -w $TEST $EMULATED -DNOVA_NO_VULKAN "tests/test_$NAME.c" -o "$OUT/wine.$NAME.exe" -static
     "$wine" "$OUT/wine.$NAME.exe"
 }
 
@@ -199,8 +209,8 @@ part_msvc() {
     need_msvc
     local source
     for source in nova.c examples/*.c; do
-        msvc -std=c11 -I. -fsyntax-only "$source"
-        msvc -x c++ -std=c++17 -I. -fsyntax-only "$source"
+        msvc -std=c11 $INCLUDE -fsyntax-only "$source"
+        msvc -x c++ -std=c++17 $INCLUDE -fsyntax-only "$source"
         passed=$((passed + 2))
     done
     finish
@@ -213,7 +223,7 @@ part_msvcrun() {
     for set in $CL_SETS; do
         grep -qw "$set" /proc/cpuinfo || skip_all "the compiler's whole output would need $set here"
     done
-    msvc -std=c11 -O1 -w -ffp-contract=off $TEST $EMULATED -c "tests/test_$NAME.c" -o "$OUT/msvcrun.$NAME.obj"
+    msvc -std=c11 -O1 -w -ffp-contract=off $TEST $EMULATED -DNOVA_NO_VULKAN -c "tests/test_$NAME.c" -o "$OUT/msvcrun.$NAME.obj"
     # The stack probe has another name in MinGW; both keep every register.
     build x86_64-w64-mingw32-gcc "$OUT/msvcrun.$NAME.obj" -o "$OUT/msvcrun.$NAME.exe" -lsynchronization -lucrt \
         -Wl,--undefined=___chkstk_ms,--defsym=__chkstk=___chkstk_ms
@@ -228,13 +238,13 @@ part_abroad() {
     case $1 in
     wine)
         need_wine
-        build x86_64-w64-mingw32-gcc -O2 -I. examples/nova.c nova.c -o "$exe" -static
+        build x86_64-w64-mingw32-gcc -O2 $INCLUDE examples/nova.c nova.c -o "$exe" -static
         runner=("$wine" "$exe")
         ;;
     arm64)
         have aarch64-linux-gnu-gcc || skip_all "no aarch64-linux-gnu-gcc"
         qemu=$(command -v qemu-aarch64 || command -v qemu-aarch64-static) || skip_all "no qemu-aarch64"
-        build aarch64-linux-gnu-gcc -O2 -I. examples/nova.c nova.c -o "$exe" $LIBS
+        build aarch64-linux-gnu-gcc -O2 $INCLUDE examples/nova.c nova.c -o "$exe" $LIBS
         runner=("$qemu" -L /usr/aarch64-linux-gnu "$exe")
         ;;
     oldcpu)  # x86-64 as it was in 2003: the very program that make builds, which must ask before it uses anything newer
@@ -286,11 +296,11 @@ part_fuzz() {
     [ "$RUN_LONG" = 0 ] || seconds=120
     [ -d "tests/seeds/$NAME" ] && seeds=(tests/seeds/"$NAME"/*)
     [ ${#seeds[@]} -gt 0 ] || { echo "FAILED: no tests/seeds/$NAME"; failed=1; finish; }
-    build gcc -std=c11 -O1 -g -w -fsanitize=address,undefined -fno-sanitize-recover=all -DFUZZ_REPLAY $TEST \
+    build gcc -std=c11 -O1 -g -w -fsanitize=address,undefined -fno-sanitize-recover=all -DFUZZ_REPLAY -DNOVA_NO_VULKAN $TEST \
         "tests/fuzz_$NAME.c" -o "$OUT/replay.$NAME" $LIBS
     check "replay of ${#seeds[@]} seeds" $OUT/replay.$NAME "${seeds[@]}"
     if links clang -fsanitize=fuzzer-no-link,address; then
-        build clang -std=c11 -O1 -g -w -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all $TEST \
+        build clang -std=c11 -O1 -g -w -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DNOVA_NO_VULKAN $TEST \
             "tests/fuzz_$NAME.c" -o "$OUT/fuzz.$NAME" $LIBS
         mkdir -p "$OUT/fuzz.$NAME.corpus" "$found"
         check "libFuzzer, $seconds s" $OUT/fuzz.$NAME -max_total_time=$seconds -timeout=20 -rss_limit_mb=2048 \
@@ -308,7 +318,7 @@ part_check() {
     for source in tests/"$NAME"_*.c; do
         [ -e "$source" ] || continue
         programs+=("$OUT/$(basename "$source" .c)")
-        build gcc -std=c11 -O1 -w $TEST "$source" -o "${programs[-1]}" $LIBS
+        build gcc -std=c11 -O1 -w -DNOVA_NO_VULKAN $TEST "$source" -o "${programs[-1]}" $LIBS
     done
     python3 "tests/check_$NAME.py" "${programs[@]}" 2>&1 | tee "$log"
     rc=${PIPESTATUS[0]}
@@ -318,6 +328,49 @@ part_check() {
     [ "$rc" = 0 ] && passed=1 || failed=1
     finish
 }
+
+# ---- Vulkan ----
+
+# Runs a command with a Vulkan driver: "debian" is this system's lavapipe (Mesa on the CPU), others are a lab's.
+with_driver() {
+    local driver=$1 icd; shift
+    if [ "$driver" = debian ]; then
+        icd=$(ls /usr/share/vulkan/icd.d/lvp_icd.*json 2>/dev/null | head -n 1)
+        VK_DRIVER_FILES=$icd VK_ICD_FILENAMES=$icd "$@"
+    else
+        "${NOVA_LAB_RUN:-$NOVA_TEST_DATA/lab/run.sh}" "$driver" "$@"
+    fi
+}
+need_driver() {
+    [ "$INCLUDE" = "-I. -Ibuild/include" ] || skip_all "no headers of Vulkan (libvulkan-dev)"
+    if [ "$1" = debian ]; then
+        ls /usr/share/vulkan/icd.d/lvp_icd.*json >/dev/null 2>&1 || skip_all "no Vulkan driver (mesa-vulkan-drivers)"
+    else
+        with_driver "$1" true 2>/dev/null || skip_all "no lab with the driver $1"
+    fi
+}
+# A validation layer's complaints come on stdout; one is a failure.
+VALIDATE='VK_INSTANCE_LAYERS=VK_LAYER_KHRONOS_validation VK_LAYER_ENABLES=VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT'
+
+part_vulkan() {
+    local driver=${1%%,*} name=${1##*,} log=$OUT/vulkan.$1.out rc
+    need_driver "$driver"
+    flock $OUT/vulkan.$name.lock bash -c "[ $OUT/vulkan.$name -nt nova.c ] && [ $OUT/vulkan.$name -nt tests/test_$name.c ] ||
+        gcc -std=c11 -O1 -g -w $TEST $INCLUDE tests/test_$name.c -o $OUT/vulkan.$name $LIBS" || { failed=1; finish; }
+    with_driver "$driver" $OUT/vulkan.$name
+}
+part_validate() {
+    local driver=${1%%,*} name=${1##*,} log=$OUT/validate.$1.out
+    need_driver "$driver"
+    [ "$driver" != debian ] || ls /usr/share/vulkan/explicit_layer.d/*validation* >/dev/null 2>&1 || skip_all "no validation layers"
+    build gcc -std=c11 -O1 -g -w $TEST $INCLUDE "tests/test_$name.c" -o "$OUT/validate.$1" $LIBS
+    with_driver "$driver" env $VALIDATE NOVA_BRIEF=1 "$OUT/validate.$1" >"$log" 2>&1
+    check "the test passes" sh -c "grep -q '[1-9][0-9]* passed, 0 failed' '$log'"
+    check "no word from the validation layers" sh -c "! grep -E 'VUID|SYNC-HAZARD|UNASSIGNED|Validation (Error|Warning|Performance)' '$log'"
+    [ $failed = 0 ] || tail -n 60 "$log"
+    finish
+}
+part_shaders() { check "the compiled shaders are those of the sources" python3 shaders/build.py --check; finish; }
 
 part_cli() { need_nova; need_model; python3 tests/test_cli.py build/nova "$NOVA_MODEL"; }
 
@@ -375,7 +428,13 @@ parts() {
     done
     echo symbols; echo embed; echo msvc; echo cli; echo readme; echo batch
     printf 'abroad %s\n' wine arm64 oldcpu
+    echo shaders
     for n in $(names test_ .c); do
+        is_gpu_test "$n" || continue
+        for driver in $DRIVERS; do printf '%s\n' "vulkan $driver,$n" "validate $driver,$n"; done
+    done
+    for n in $(names test_ .c); do
+        ! is_gpu_test "$n" || continue
         printf '%s\n' "unit $n" "asan $n" "wine $n" "msvcrun $n" "arm64 $n"
         case " $THREADED " in *" $n "*) echo "tsan $n" ;; esac
         [ "$RUN_LONG" = 0 ] || printf '%s\n' "clang $n" "cxx $n" "fast $n" "fastclang $n" "debug $n" "oldcpu $n" "seeds $n"
@@ -446,7 +505,7 @@ esac
 only_list=0 patterns=()
 for argument; do
     case $argument in
-    --all)  export RUN_LONG=1 ;;
+    --all)  export RUN_LONG=1 DRIVERS='debian lavapipe swiftshader' ;;
     --list) only_list=1 ;;
     -*)     sed -n '2,9s/^# \{0,1\}//p' "$0" >&2; exit 2 ;;
     *)      patterns+=("$argument") ;;

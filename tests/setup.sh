@@ -21,7 +21,10 @@ if [ ! -e "$model" ] || [ "$mode" = test ]; then
     have python3                             || need python3
     python3 -m pip --version >/dev/null 2>&1 || need python3-pip
 fi
+include vulkan/vulkan_core.h || want libvulkan-dev
 if [ "$mode" = test ]; then
+    ls /usr/share/vulkan/icd.d/lvp_icd.*json >/dev/null 2>&1 || want mesa-vulkan-drivers
+    ls /usr/share/vulkan/explicit_layer.d/*validation* >/dev/null 2>&1 || want vulkan-validationlayers
     have g++     || want g++
     have clang   || want clang
     have setarch || want util-linux

@@ -540,8 +540,10 @@ int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "bench")) bench();
     else {
         test_store();
-        test_cases(ATTEND_FEW, 60, 3, 4000);
+        test_cases(ATTEND_FEW, 20, 3, 4000);
         test_large(ATTEND_FEW);
+        test_cases(ATTEND_MANY_F32, 20, 40, 1500);
+        test_large(ATTEND_MANY_F32);
     }
     vk_device_close(device);
     return test_end();

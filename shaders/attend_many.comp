@@ -1,0 +1,169 @@
+#version 450
+#extension GL_GOOGLE_include_directive : require
+// Attention of many columns in plain floats: a workgroup takes ROWS rows of a KV head (attend_block.glsl) through all pages that
+// one of them sees, with running maxima as attend.comp. A lane has LANE_ROWS rows, of which it computes the scores of four
+// tokens and then some dimensions of the result, so that sixteen lanes share a row and rescaling needs no exchange.
+//
+// Bindings and specialization constants: attend.glsl; lanes = 16 * GROUPS, GROUPS a power of two up to 8. Groups: blocks of
+// heads, blocks of rows.
+layout(local_size_x_id = 0) in;
+#include "attend.glsl"
+#include "attend_block.glsl"
+
+const uint GROUPS = ROWS / LANE_ROWS;                  // of lanes, each with LANE_ROWS rows
+const uint FOURS = LANE_ROWS / 4;
+const uint ROW_FOURS = ROWS / 4;
+const uint K_DIMS = K_ROWS * (K_F32 != 0 ? 1 : 2);
+const uint V_EACH = (UNITS + 15) / 16;                 // units of a lane
+const uint ACC = V_EACH * PER;
+
+shared vec4 queries[K_DIMS * ROW_FOURS];               // [dimension][four rows]
+shared vec4 weights[PAGE * ROW_FOURS];                 // [token][four rows], see place()
+shared vec4 tops[16 * ROW_FOURS];
+
+uint lane, group, head_kv, head, n_head;
+
+// Neighbouring lanes write weights of every fourth token: the groups are shuffled so that they hit different banks.
+uint place(uint token, uint four) { return token * ROW_FOURS + (group ^ (token / 4 & (GROUPS - 1))) * FOURS + four; }
+
+// Rows: column row / n_head of the block, head row % n_head.
+void load_queries(block b, bool sinks) {
+    uint turn = p.sink_turn_table + b.run * p.n_rot;
+    for (uint row = lane / 16; row < ROWS; row += LANES / 16) {
+        uint base = (b.first + row / n_head) * p.ld_q + (head + row % n_head) * DK;
+        for (uint d = lane % 16; d < K_DIMS; d += 16) {
+            float x = 0;
+            if (d < DK && row < b.n_row) x = query(base, d, sinks, turn);
+            queries[d * ROW_FOURS + row / 4][row & 3u] = CAPPED != 0 ? x : x * p.scale;
+        }
+    }
+}
+
+void main() {
+    lane = gl_LocalInvocationIndex;
+    group = GROUPS == 1 ? 0 : lane / 16;
+    head_kv = gl_WorkGroupID.x / p.head_blocks;
+    uint n_rep = p.n_head / p.n_head_kv, part = gl_WorkGroupID.x % p.head_blocks;
+    head = head_kv * n_rep + part * p.heads;
+    n_head = min(p.heads, n_rep - part * p.heads);
+    block b = block_of(ROWS / p.heads, n_head);
+    if (b.n_row == 0) return;
+    sequence s = sequence_of(p.run_table, b.run);
+    uint last = b.position + b.n_col - 1, from, sink_from;
+    seen_from(s, b.position, p.window, from, sink_from);     // the first column sees farthest back
+    visits v = visits_of(s, from, last, sink_from);
+
+    uint  quad = lane % 16, row_from[LANE_ROWS], row_sinks[LANE_ROWS], row_end[LANE_ROWS];     // quad: of tokens
+    float top[LANE_ROWS], sum[LANE_ROWS], acc[LANE_ROWS][ACC];
+    [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
+        uint position = b.position + (group * LANE_ROWS + r) / n_head;
+        seen_from(s, position, p.window, row_from[r], row_sinks[r]);
+        row_end[r] = position + 1;
+        top[r] = LOWEST, sum[r] = 0;
+        [[unroll]] for (uint i = 0; i < ACC; i++) acc[r][i] = 0;
+    }
+
+    for (uint visit = 0; visit < v.n; visit++) {
+        bool sinks = visit < v.n_sink;
+        if (visit == 0 || visit == v.n_sink) {
+            barrier();
+            load_queries(b, sinks);
+            barrier();
+        }
+        uint page = sinks ? v.sink_page + visit : v.page + visit - v.n_sink, base = page * PAGE;
+        uint k_at = cache_of(page_of(s, page), head_kv), v_at = k_at + K_WORDS;
+
+        vec4 score[LANE_ROWS];                                // of four tokens
+        [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) score[r] = vec4(0);
+        [[dont_unroll]] for (uint i0 = 0; i0 < K_ROWS; i0 += 4) {
+            uvec4 w[4];
+            [[unroll]] for (uint u = 0; u < 4; u++) w[u] = cache4_[k_at / 4 + min(i0 + u, K_ROWS - 1) * 16 + quad];
+            [[unroll]] for (uint u = 0; u < 4; u++) {
+                uint i = i0 + u, q = group * FOURS;
+                if (K_ROWS % 4 != 0 && i >= K_ROWS) break;
+                if (K_F32 != 0) {
+                    vec4 k = uintBitsToFloat(w[u]);
+                    [[unroll]] for (uint r = 0; r < LANE_ROWS; r++)
+                        score[r] = fma(vec4(queries[i * ROW_FOURS + q + r / 4][r & 3u]), k, score[r]);
+                } else {
+                    vec2 x = unpackHalf2x16(w[u].x), y = unpackHalf2x16(w[u].y), z = unpackHalf2x16(w[u].z), t = unpackHalf2x16(w[u].w);
+                    vec4 k0 = vec4(x.x, y.x, z.x, t.x), k1 = vec4(x.y, y.y, z.y, t.y);
+                    [[unroll]] for (uint r = 0; r < LANE_ROWS; r++)
+                        score[r] = fma(vec4(queries[2 * i * ROW_FOURS + q + r / 4][r & 3u]), k0, score[r]);
+                    [[unroll]] for (uint r = 0; r < LANE_ROWS; r++)
+                        score[r] = fma(vec4(queries[(2 * i + 1) * ROW_FOURS + q + r / 4][r & 3u]), k1, score[r]);
+                }
+            }
+        }
+
+        uvec4 token = base + quad * 4 + uvec4(0, 1, 2, 3);
+        [[unroll]] for (uint f = 0; f < FOURS; f++) {
+            vec4 high;
+            [[unroll]] for (uint j = 0; j < 4; j++) {
+                uint r = 4 * f + j, first = sinks ? row_sinks[r] : row_from[r], end = sinks ? s.n_sinks : row_end[r];
+                vec4 x = mix(vec4(LOWEST), scored(score[r]), lessThan(token - first, uvec4(end - min(first, end))));
+                score[r] = x;
+                high[j] = max(max(x.x, x.y), max(x.z, x.w));
+            }
+            tops[quad * ROW_FOURS + group * FOURS + f] = high;
+        }
+        barrier();
+        [[unroll]] for (uint f = 0; f < FOURS; f++) {
+            vec4 high = vec4(top[4 * f], top[4 * f + 1], top[4 * f + 2], top[4 * f + 3]), weight[4];      // [token] of four rows
+            [[unroll]] for (uint i = 0; i < 16; i++) high = max(high, tops[i * ROW_FOURS + group * FOURS + f]);
+            [[unroll]] for (uint j = 0; j < 4; j++) {
+                uint r = 4 * f + j, first = sinks ? row_sinks[r] : row_from[r], end = sinks ? s.n_sinks : row_end[r];
+                vec4 w = mix(vec4(0), exp2(score[r] - high[j]), lessThan(token - first, uvec4(end - min(first, end))));
+                float keep = exp2(top[r] - high[j]);
+                top[r] = high[j];
+                sum[r] = fma(sum[r], keep, (w.x + w.y) + (w.z + w.w));
+                [[unroll]] for (uint t = 0; t < 4; t++) weight[t][j] = w[t];
+                [[unroll]] for (uint i = 0; i < ACC; i++) acc[r][i] *= keep;
+            }
+            [[unroll]] for (uint t = 0; t < 4; t++) weights[place(quad * 4 + t, f)] = weight[t];
+        }
+        barrier();
+
+        /* Tokens that no row sees are left out, or one that is seen stands in: they may be no numbers. */
+        uint first = sinks ? sink_from : from, end = sinks ? s.n_sinks : last + 1;
+        uint lo = first > base ? first - base : 0, hi = min(end - base, PAGE);
+        [[dont_unroll]] for (uint t0 = lo & ~3u; t0 < hi; t0 += 4) {
+            [[unroll]] for (uint e = 0; e < V_EACH; e++) {
+                float x[4][PER];
+                uint unit = min(quad + e * 16, UNITS - 1);
+                [[unroll]] for (uint t = 0; t < 4; t++) unit_of(v_at + clamp(t0 + t, lo, hi - 1) * V_ROW + unit * UNIT, x[t]);
+                [[unroll]] for (uint t = 0; t < 4; t++) {
+                    [[unroll]] for (uint f = 0; f < FOURS; f++) {
+                        vec4 w = weights[place(t0 + t, f)];
+                        [[unroll]] for (uint j = 0; j < 4; j++)
+                            [[unroll]] for (uint i = 0; i < PER; i++)
+                                acc[4 * f + j][e * PER + i] = fma(w[j], x[t][i], acc[4 * f + j][e * PER + i]);
+                    }
+                }
+            }
+        }
+    }
+
+    barrier();                                                // tops have been read
+    [[unroll]] for (uint f = 0; f < FOURS; f++)
+        tops[quad * ROW_FOURS + group * FOURS + f] = vec4(sum[4 * f], sum[4 * f + 1], sum[4 * f + 2], sum[4 * f + 3]);
+    barrier();
+    [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
+        uint row = group * LANE_ROWS + r, h = head + row % n_head;
+        if (row >= b.n_row) break;
+        float keep = 1, t = 0;
+        [[unroll]] for (uint i = 0; i < 16; i++) t += tops[i * ROW_FOURS + row / 4][r & 3u];
+        if (SINK != 0) {
+            float score = sink_[h] * LOG2E, both = max(top[r], score);
+            keep = exp2(top[r] - both);
+            t = fma(t, keep, exp2(score - both));
+        }
+        float share = t == 0 ? 0 : keep / t;
+        uint to = (b.first + row / n_head) * p.ld_out + h * DV;
+        [[unroll]] for (uint e = 0; e < V_EACH; e++)
+            [[unroll]] for (uint i = 0; i < PER; i++) {
+                uint d = (quad + e * 16) * PER + i;
+                if (d < DV) out_[to + d] = acc[r][e * PER + i] * share;
+            }
+    }
+}

@@ -30,6 +30,7 @@ layout(constant_id = 5) const uint LOOP = 0;        // 1: inner loops stay loops
 #include "weight.glsl"
 
 layout(set = 0, binding = 3) buffer y_floats { float y[]; };
+layout(set = 0, binding = 3) buffer y_vec4s { vec4 y4[]; };
 layout(set = 0, binding = 4) readonly buffer bias_floats_0 { float bias_0[]; };
 layout(set = 0, binding = 5) readonly buffer bias_floats_1 { float bias_1[]; };
 
@@ -54,18 +55,34 @@ w_planes planes(uint i) {
     return i == 0 ? w_planes(codes_0, high_0, scales_0, extra_0) : w_planes(codes_1, high_1, scales_1, extra_1);
 }
 
-// Sums of a row, of both weights for glu, into y.
-void finish(uint row, uint c, float r0, float r1) {
-    if (row >= n_rows || c >= n_col) return;
-    row += first_row;
-    uint at = c * ld_y + row;
+// y of sums, of both weights for glu, where it was `before`.
+float result(uint row, float r0, float r1, float before) {
     if ((BIAS & 1) != 0) r0 += bias_0[row];
     if ((BIAS & 2) != 0) r1 += bias_1[row];
-    if (EPILOGUE == ADD) r0 += y[at];
-    else if (EPILOGUE == UP) r0 *= activate(ACT, y[at]);
-    else r0 = activate(ACT, r0);
-    if (EPILOGUE == GLU) r0 *= r1;
-    y[at] = r0;
+    if (EPILOGUE == ADD) return r0 + before;
+    if (EPILOGUE == UP) return r0 * activate(ACT, before);
+    r0 = activate(ACT, r0);
+    return EPILOGUE == GLU ? r0 * r1 : r0;
+}
+const bool READS_Y = EPILOGUE == ADD || EPILOGUE == UP;
+
+void finish(uint row, uint c, float r0, float r1) {
+    if (row >= n_rows || c >= n_col) return;
+    uint at = c * ld_y + first_row + row;
+    y[at] = result(first_row + row, r0, r1, READS_Y ? y[at] : 0);
+}
+
+// Four rows; row is a multiple of 4.
+void finish4(uint row, uint c, vec4 r0, vec4 r1) {
+    uint at = c * ld_y + first_row + row;
+    if (c >= n_col) return;
+    if (row + 3 < n_rows && (first_row & 3) == 0) {
+        vec4 v = READS_Y ? y4[at / 4] : vec4(0);
+        [[unroll]] for (uint i = 0; i < 4; i++) v[i] = result(first_row + row + i, r0[i], r1[i], v[i]);
+        y4[at / 4] = v;
+    } else {
+        [[unroll]] for (uint i = 0; i < 4; i++) finish(row + i, c, r0[i], r1[i]);
+    }
 }
 
 #if defined(MATRIX) || defined(MATRIX_S8)

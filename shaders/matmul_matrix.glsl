@@ -83,58 +83,83 @@ uint tile_row(uint i) {
     return N_W == 2 ? (r / TILE_M * 2 + unit_weight(i)) * TILE_M + r % TILE_M : r;
 }
 
-void fetch(uint row, uint col, uint first, uint groups) {
+// Places that do not change from stage to stage.
+uint row_of[A_EACH];                           // of the weight's part
+uint x_of[X_EACH];                             // of the stage's first vec in x4
+
+void find_places(uint row, uint col) {
+    [[unroll]] for (uint j = 0; j < A_EACH; j++)
+        row_of[j] = min(row + unit_row(min(gl_LocalInvocationIndex + j * L, A_UNITS - 1)), n_rows - 1);
+    [[unroll]] for (uint j = 0; j < X_EACH; j++) {
+        uint i = gl_LocalInvocationIndex + j * L;
+        x_of[j] = min(col + i / ROW_VECS, n_col - 1) * (ld_x / VEC_ELEMENTS) + i % ROW_VECS;
+    }
+}
+
+// What lies behind the last group must not count: weights there are those of the last one, x is zero.
+bool is_there(uint group, uint groups) { return STAGE == 1 || group < groups; }
+
+void fetch(uint col, uint first, uint groups) {
     [[unroll]] for (uint j = 0; j < A_EACH; j++) {
-        uint i = min(gl_LocalInvocationIndex + j * L, A_UNITS - 1);
-        uint unit = min(first * GROUP_UNITS + i % ROW_UNITS, groups * GROUP_UNITS - 1);
+        uint i = min(gl_LocalInvocationIndex + j * L, A_UNITS - 1), unit = first * GROUP_UNITS + i % ROW_UNITS;
         uint weight = A_UNITS / 2 % L == 0 ? unit_weight(j * L) : unit_weight(i);
-        raw[j] = w_fetch(weight, planes(weight), n_pad, min(row + unit_row(i), n_rows - 1), unit);
+        raw[j] = w_fetch(weight, planes(weight), n_pad, row_of[j], STAGE == 1 ? unit : min(unit, groups * GROUP_UNITS - 1));
     }
     [[unroll]] for (uint j = 0; j < X_EACH; j++) {
-        uint i = gl_LocalInvocationIndex + j * L, k = i % ROW_VECS, c = min(i / ROW_VECS, BN - 1);
-        // What lies behind the last group must not count: weights there are clamped, x is zero.
-        bool there = first + k / GROUP_VECS < groups;
-        raw_x[j] = there ? x4[min(col + c, n_col - 1) * (ld_x / VEC_ELEMENTS) + first * GROUP_VECS + k] : uvec4(0);
+        uint k = (gl_LocalInvocationIndex + j * L) % ROW_VECS;
+        raw_x[j] = is_there(first + k / GROUP_VECS, groups) ? x4[x_of[j] + first * GROUP_VECS] : uvec4(0);
     }
 #ifdef MATRIX_S8
     [[unroll]] for (uint j = 0; j < XS_EACH; j++) {
-        uint i = gl_LocalInvocationIndex + j * L, k = i % STAGE, c = min(i / STAGE, BN - 1);
-        bool there = first + k < groups;
-        raw_scale[j] = there ? x_scale[x_scale_at + min(col + c, n_col - 1) * (ld_x / 32) + first + k] : vec2(0);
+        uint i = gl_LocalInvocationIndex + j * L, k = i % STAGE, c = min(col + i / STAGE, n_col - 1);
+        raw_scale[j] = is_there(first + k, groups) ? x_scale[x_scale_at + c * (ld_x / 32) + first + k] : vec2(0);
     }
 #endif
 }
 
 #ifndef MATRIX_S8
 
-// Four stored codes, exact: the half 1024 + code has the code in its last bits.
-uvec2 code_halves(uint w) {
-    return uvec2(w & 0xffu | w << 8 & 0xff0000u, w >> 16 & 0xffu | w >> 8 & 0xff0000u) | 0x64006400u;
-}
+// Quads are kept as elements 0 2 1 3 (so is x, by matmul_pack.comp): then codes, a byte each, become halves by masks alone, since the
+// half 1024 + code has the code in its last bits.
+struct half_quad { f16vec2 a, b; };            // elements 0 2, 1 3
 
-// A quad of weights times `scale` as two words of halves; d and m are in units of 1 / scale already.
-uvec2 quad_halves(w_unit u, uint q, float d, float m, float scale) {
-    if (FORMAT == W_F16) {
-        uvec2 w = q == 0 ? u.codes.xy : u.codes.zw;
-        return uvec2(packFloat2x16(unpackFloat2x16(w.x) * float16_t(scale)), packFloat2x16(unpackFloat2x16(w.y) * float16_t(scale)));
-    }
-    if (FORMAT == W_F32 || FORMAT == W_BF16) {
-        f16vec4 v = f16vec4(w_quad(u, q) * scale);
-        return uvec2(packFloat2x16(v.xy), packFloat2x16(v.zw));
+uvec2 words_of(half_quad h) { return uvec2(packFloat2x16(h.a), packFloat2x16(h.b)); }
+f16vec2 halves_of(uint w) { return unpackFloat2x16(w | 0x64006400u); }
+
+// Codes less what stands for zero, exact.
+half_quad quad_codes(w_unit u, uint q) {
+    if (FORMAT == W_Q4_0 || FORMAT == W_Q4_1 || FORMAT == W_Q4_K) {
+        // High halves stay where they are, 16 times as large.
+        uint w = u.codes[q & 3], v = w >> 8;
+        float16_t zero = float16_t(FORMAT == W_Q4_0 ? 8 : 0);
+        if (q < 4) return half_quad(halves_of(w & 0xf000fu) - (1024.0hf + zero), halves_of(v & 0xf000fu) - (1024.0hf + zero));
+        return half_quad(fma(halves_of(w & 0xf000f0u), f16vec2(0.0625hf), f16vec2(-64.0hf - zero)),
+                         fma(halves_of(v & 0xf000f0u), f16vec2(0.0625hf), f16vec2(-64.0hf - zero)));
     }
     uint w = w_bytes(u, q);
     if (FORMAT == W_Q8_0) w ^= 0x80808080u;
-    uvec2 h = code_halves(w);
-    float16_t zero = float16_t(FORMAT == W_Q4_0 ? 1032 : FORMAT == W_Q5_0 ? 1040 : FORMAT == W_Q6_K ? 1056 : FORMAT == W_Q8_0 ? 1152 : 1024);
-    f16vec2 a = unpackFloat2x16(h.x) - zero, b = unpackFloat2x16(h.y) - zero;
-    if (W_AFFINE) {
-        a = fma(a, f16vec2(d), f16vec2(m));
-        b = fma(b, f16vec2(d), f16vec2(m));
-    } else {
-        a *= float16_t(d);
-        b *= float16_t(d);
+    float16_t zero = float16_t(FORMAT == W_Q5_0 ? 1040 : FORMAT == W_Q6_K ? 1056 : FORMAT == W_Q8_0 ? 1152 : 1024);
+    return half_quad(halves_of(w & 0xff00ffu) - zero, halves_of(w >> 8 & 0xff00ffu) - zero);
+}
+
+// Weights times `scale`.
+uvec2 quad_halves(w_unit u, uint q, float scale) {
+    if (FORMAT == W_F16) {
+        uvec2   w = q == 0 ? u.codes.xy : u.codes.zw;
+        f16vec2 a = unpackFloat2x16(w.x), b = unpackFloat2x16(w.y);
+        return words_of(half_quad(f16vec2(a.x, b.x) * float16_t(scale), f16vec2(a.y, b.y) * float16_t(scale)));
     }
-    return uvec2(packFloat2x16(a), packFloat2x16(b));
+    if (FORMAT == W_F32 || FORMAT == W_BF16) {
+        vec4 v = w_quad(u, q) * scale;
+        return words_of(half_quad(f16vec2(v.xz), f16vec2(v.yw)));
+    }
+    half_quad h = quad_codes(u, q);
+    f16vec2   d = f16vec2(w_scale(u, q) * scale);
+    if (W_AFFINE) {
+        f16vec2 m = f16vec2(u.m * scale);
+        return words_of(half_quad(fma(h.a, d, m), fma(h.b, d, m)));
+    }
+    return words_of(half_quad(h.a * d, h.b * d));
 }
 
 #endif
@@ -159,13 +184,12 @@ void put(uint first) {
         float scale = unit_weight(i) == 0 ? w_scale_0 : w_scale_1;
         if (W_QUADS == 1) {
             // Half a uvec4: the neighbour, which has the next unit, writes the other one.
-            uvec2 h = quad_halves(u, 0, 1, 0, scale);
+            uvec2 h = quad_halves(u, 0, scale);
             if (k % 2 == 0) tile[to + k / 2].xy = h;
             else tile[to + k / 2].zw = h;
         } else {
             [[unroll]] for (uint q = 0; q < W_QUADS; q += 2)
-                tile[to + (k * W_QUADS + q) / 2] = uvec4(quad_halves(u, q, w_scale(u, q) * scale, u.m * scale, scale),
-                                                         quad_halves(u, q + 1, w_scale(u, q + 1) * scale, u.m * scale, scale));
+                tile[to + (k * W_QUADS + q) / 2] = uvec4(quad_halves(u, q, scale), quad_halves(u, q + 1, scale));
         }
 #endif
     }
@@ -221,10 +245,14 @@ void multiply(uint at_row, uint at_col, uint at) {
         coopMatLoad(x_d, col_d, group * BN + c, 0, ROW_MAJOR);
         if (W_AFFINE) coopMatLoad(x_s, col_s, group * BN + c, 0, ROW_MAJOR);
         [[unroll]] for (uint i = 0; i < FM; i++) {
-            SUMS(int) sum = SUMS(int)(0);
+            // Sums begin at 0x4b400000, which is the float 3 2^22: read as a float, a sum s (less than 2^22) is then 3 2^22 + s, and a
+            // subtraction does what a conversion does at a quarter of the rate. Both kinds of matrix keep an element at the same place.
+            SUMS(int) sum = SUMS(int)(0x4b400000);
             [[unroll]] for (uint k = 0; k < KS; k++) sum = coopMatMulAdd(a[i * KS + k], b[k], sum);
-            acc[i * FN + j] += SUMS(float)(sum) * d[i] * x_d;
-            if (W_AFFINE) acc[i * FN + j] += m[i] * x_s;
+            [[unroll]] for (uint e = 0; e < acc[0].length(); e++) {
+                float t = fma((intBitsToFloat(sum[e]) - 12582912.0) * x_d[e], d[i][e], acc[i * FN + j][e]);
+                acc[i * FN + j][e] = W_AFFINE ? fma(m[i][e], x_s[e], t) : t;
+            }
         }
 #else
         [[unroll]] for (uint i = 0; i < FM; i++)
@@ -233,22 +261,25 @@ void multiply(uint at_row, uint at_col, uint at) {
     }
 }
 
-float out_value(uint from, uint at) {
-    const uint each = 4 / CELLS;
-    return uintBitsToFloat(tile[from + at / each][at % each]);
+vec4 out_values(uint from, uint at) {
+#ifdef MATRIX_S8
+    return uintBitsToFloat(uvec4(tile[from + 2 * at], tile[from + 2 * at + 1]));
+#else
+    return uintBitsToFloat(tile[from + at]);
+#endif
 }
 
 void main() {
     uint row = gl_WorkGroupID.y * ROWS_EACH, col = gl_WorkGroupID.x * BN, groups = n_pad / 32;
     uint at_row = gl_SubgroupID / ACROSS * WM, at_col = gl_SubgroupID % ACROSS * WN;
-    [[unroll]] for (uint i = 0; i < FM * FN; i++)
-        acc[i] = coopmat<float, gl_ScopeSubgroup, TILE_M, TILE_N, gl_MatrixUseAccumulator>(0.0);
-    fetch(row, col, 0, groups);
+    [[unroll]] for (uint i = 0; i < FM * FN; i++) acc[i] = SUMS(float)(0.0);
+    find_places(row, col);
+    fetch(col, 0, groups);
     for (uint first = 0; first < groups; first += STAGE) {
         if (first > 0) barrier();
         put(first);
         barrier();
-        fetch(row, col, min(first + STAGE, groups - 1), groups);
+        if (first + STAGE < groups) fetch(col, first + STAGE, groups);
         [[unroll]] for (uint at = 0; at < end_of(STAGE * 32); at += STEP) multiply(at_row, at_col, at);
     }
     barrier();
@@ -260,15 +291,15 @@ void main() {
                 coopMatStore(acc[(i + w) * FN + j], tile, out_at + w * OUT_CELLS, TILE_M / 4 * CELLS, COLUMN_MAJOR);
             subgroupMemoryBarrierShared();
             subgroupBarrier();
-            [[unroll]] for (uint e = 0; e < TILE_M * TILE_N; e += SUBGROUP) {
-                uint  at = e + gl_SubgroupInvocationID, c = col + at_col + j * TILE_N + at / TILE_M;
-                float r0 = out_value(out_at, at), r1 = out_value(out_at + (N_W - 1) * OUT_CELLS, at);
+            for (uint at = gl_SubgroupInvocationID; at < TILE_M * TILE_N / 4; at += SUBGROUP) {
+                uint c = col + at_col + j * TILE_N + at / (TILE_M / 4), r = row + (at_row + i * TILE_M) / N_W + at % (TILE_M / 4) * 4;
+                vec4 r0 = out_values(out_at, at), r1 = out_values(out_at + (N_W - 1) * OUT_CELLS, at);
 #ifndef MATRIX_S8
                 float d = x_scale[x_scale_at + min(c, n_col - 1)].x;
                 r0 *= d / w_scale_0;
                 r1 *= d / w_scale_1;
 #endif
-                finish(row + (at_row + i * TILE_M) / N_W + at % TILE_M, c, r0, r1);
+                finish4(r, c, r0, r1);
             }
             subgroupMemoryBarrierShared();
             subgroupBarrier();

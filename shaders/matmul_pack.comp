@@ -5,7 +5,7 @@
 // scale_at, pairs of floats. A column or a group of 32 is divided by a power of two, d:
 //
 //   COLUMN 1   the whole column's max |x| becomes 8192..16384: one large channel does not cost the others their last bits,
-//              since halves are as exact down to 2^-14. Pairs: d and 0, [n_col].
+//              since halves are as exact down to 2^-14. Pairs: d and 0, [n_col]. Quads lie as 0 2 1 3.
 //   COLUMN 0   a group's becomes 4..8, so that sums of 32 products with codes stay in range. Pairs: d and d times the sum of the
 //              halves, [n_col][ld_x / 32].
 //
@@ -72,7 +72,7 @@ void whole_column(uint col, uint lane) {
     m = group_max(m);
     bool  bad = m >= INFINITE;
     float d = power_of(m, 13), r = inverse_of(d);
-    for (uint i = lane; i < quads; i += L) out_quad[from + i] = bad ? uvec2(0) : half_quad(x4[from + i] * r);
+    for (uint i = lane; i < quads; i += L) out_quad[from + i] = bad ? uvec2(0) : half_quad(x4[from + i].xzyw * r);
     if (lane == 0) put_scale(col, bad ? NOT_A_NUMBER : d, 0);
 }
 

@@ -111,8 +111,8 @@ f16vec4 half_codes(w_unit u, uint q) {
     uint w = w_bytes(u, q);
     if (FORMAT == W_Q8_0) w ^= 0x80808080u;
     float16_t zero = float16_t(FORMAT == W_Q4_0 ? 1032 : FORMAT == W_Q5_0 ? 1040 : FORMAT == W_Q6_K ? 1056 : FORMAT == W_Q8_0 ? 1152 : 1024);
-    uint a = (w & 0xffu | w << 8 & 0xff0000u) | 0x64006400u, b = (w >> 16 & 0xffu | w >> 8 & 0xff0000u) | 0x64006400u;
-    return f16vec4(unpackFloat2x16(a), unpackFloat2x16(b)) - zero;
+    f16vec2 a = unpackFloat2x16(w & 0xff00ffu | 0x64006400u) - zero, b = unpackFloat2x16(w >> 8 & 0xff00ffu | 0x64006400u) - zero;
+    return f16vec4(a.x, b.x, a.y, b.y);
 }
 
 // Codes are at most 128 and x at most 8 (matmul_pack.comp), so that a sum of 32 products stays below 65504.

@@ -13,8 +13,9 @@ static nova_result gpu_open(gpu **out, const host *h, const gpu_desc *desc, nova
 static void     gpu_close(gpu *g) { (void)g; }
 static uint32_t gpu_first_op(const gpu *g, const program *p) { return (void)g, p->n_ops; }
 static bool     gpu_has_layer(const gpu *g, const program *p, uint32_t layer) { return (void)g, (void)p, (void)layer, false; }
-static nova_result gpu_body(gpu *g, const pass *p, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
-    return (void)g, (void)p, (void)x, (void)ld_x, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
+static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row) { return (void)g, (void)row, (const gpu_choices *)NULL; }
+static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
+    return (void)g, (void)p, (void)k, (void)x, (void)ld_x, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
     return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
@@ -223,26 +224,34 @@ static bool gpu_has_layer(const gpu *g, const program *p, uint32_t layer) {
     return g && layer_begin(p, layer) >= g->first_op;
 }
 
-static nova_result gpu_body(gpu *g, const pass *p, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
+static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
     vk_machine *before = NULL;
-    for (uint32_t k = 0; k < g->n; k++) {
-        vk_machine *m = g->machines[k];
+    for (uint32_t i = 0; i < g->n; i++) {
+        vk_machine *m = g->machines[i];
         if (!m) continue;
         if (before) {
             TRY(vk_machine_x(before, p->n_col, g->x, g->ld_x, error));
             x = g->x, ld_x = g->ld_x;
         }
         m->cancelled = cancelled, m->cancelled_user = user;
-        TRY(vk_machine_body(m, p, m->desc.op_first == 0 ? NULL : x, ld_x, error));
+        TRY(vk_machine_body(m, p, k, m->desc.op_first == 0 ? NULL : x, ld_x, error));
         before = m;
     }
     return NOVA_OK;
 }
 
-static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
+static vk_machine *last_machine(const gpu *g) {
     uint32_t k = g->n - 1;
     while (k > 0 && !g->machines[k]) k--;
-    return vk_machine_head(g->machines[k], first, n, logits, ld, error);
+    return g->machines[k];
+}
+
+static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
+    return vk_machine_head(last_machine(g), first, n, logits, ld, error);
+}
+
+static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row) {
+    return (const gpu_choices *)(const void *)vk_machine_choices(last_machine(g), row);
 }
 
 static uint32_t gpu_columns(const gpu *g) {

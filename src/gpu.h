@@ -31,8 +31,20 @@ static void        gpu_close(gpu *g);
 static uint32_t gpu_first_op(const gpu *g, const program *p);
 static bool     gpu_has_layer(const gpu *g, const program *p, uint32_t layer);
 
-/* See vk_machine_body and vk_machine_head. */
-static nova_result gpu_body(gpu *g, const pass *p, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
+/* The greatest logits of a row, sorted by logit, equal ones by id, instead of all. */
+typedef struct gpu_choice { uint32_t id; float logit; } gpu_choice;
+typedef struct gpu_choices {
+    float    top, sum;      /* greatest logit, sum of exp(logit - top) over the row */
+    uint32_t odd;           /* not 0: some logit is not finite, and the rest means nothing */
+    uint32_t n;
+} gpu_choices;              /* then n times gpu_choice */
+
+#define GPU_MOST_CHOICES 256
+
+/* See vk_machine_body and vk_machine_head. k: 0, or choices wanted instead of logits; gpu_get_choices gives what there is, or NULL
+ * where the pass gave none and gpu_head is to be asked. */
+static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
+static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row);
 static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static uint32_t    gpu_columns(const gpu *g);
 

@@ -18,6 +18,9 @@ struct nova_session {
     int32_t           pending;    /* chosen, not evaluated, or NO_TOKEN */
     bool              has_logits; /* `logits` are those behind the last evaluated token */
     float            *logits;     /* [n_vocab] */
+    bool              sparse;     /* all of `logits` but the last choices is -infinity */
+    uint32_t          n_choices, choices[GPU_MOST_CHOICES];   /* the ids that are not */
+    int32_t           only_choice;   /* the likeliest, where nothing else is known; else NO_TOKEN */
     sampler           sample;
     char             *text;       /* of the last token, terminated */
     size_t            text_size;
@@ -104,6 +107,7 @@ NOVA_API void nova_session_reset(nova_session *session) {
     kv_truncate(&session->engine->kv, &session->seq, 0);
     session->pending     = NO_TOKEN;
     session->has_logits  = false;
+    session->only_choice = NO_TOKEN;
     session->hash        = 0;
     session->n_held_back = 0;
     sampler_restart(&session->sample);
@@ -179,12 +183,12 @@ static void pass_commit(nova_engine *e) {
 }
 
 /* Runs the body of the pass, on the CPU as far as it goes, then on GPUs. */
-static nova_result run_body(nova_engine *e, nova_error *error) {
+static nova_result run_body(nova_engine *e, uint32_t n_choices, nova_error *error) {
     uint32_t split = gpu_first_op(e->gpu, &e->prog);
     if (split > 0 && cpu_body(&e->cpu, &e->now, (uint32_t)size_min(split, e->prog.n_body)) != NOVA_OK)
         return fail(error, NOVA_CANCELLED, "cancelled");
     if (!e->gpu) return NOVA_OK;
-    return gpu_body(e->gpu, &e->now, e->cpu.buf[BUF_X], e->prog.width[BUF_X], e->cpu.cancelled, e->cpu.cancelled_user, error);
+    return gpu_body(e->gpu, &e->now, n_choices, e->cpu.buf[BUF_X], e->prog.width[BUF_X], e->cpu.cancelled, e->cpu.cancelled_user, error);
 }
 
 static nova_result run_head(nova_engine *e, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
@@ -209,6 +213,7 @@ static nova_result pass_logits(nova_engine *e, nova_logits_fn fn, void *user, si
             if (at + i + 1 == e->runs[r].first_out + e->runs[r].n_out) {
                 memcpy(s->logits, logits, n_vocab * sizeof *logits);
                 s->has_logits = true;
+                s->sparse     = false;
             }
             if (fn && !fn(user, first_index + at + i, logits)) return fail(error, NOVA_CANCELLED, "cancelled");
         }
@@ -287,7 +292,7 @@ static nova_result feed_pass(nova_session *s, const feed *f, size_t at, size_t *
     TRY(reserve(s, n + pending, error));
     pass_begin(e);
     pass_add(e, s, f->ids + at, n, f->fn ? n : at + n == f->n);
-    TRY(run_body(e, error));
+    TRY(run_body(e, 0, error));
     pass_commit(e);
     *taken = n;
     TRY(pass_logits(e, f->fn, f->user, at, error));
@@ -379,6 +384,50 @@ NOVA_API nova_result nova_session_chat(nova_session *session, const nova_chat *c
     return result;
 }
 
+/* ---- Choices instead of logits: what a GPU has sorted out ---- */
+
+/* How many of the greatest logits choosing depends on; 0: all of them. A penalty moves recent tokens down, so as many more may
+ * come up from below. */
+static uint32_t wanted_choices(const nova_session *s) {
+    const nova_sampler *set = &s->sample.set;
+    uint32_t k = set->temperature == 0 ? 1 : set->top_k;
+    if (k == 0 || k > GPU_MOST_CHOICES) return 0;
+    if (set->repeat_penalty == 0 || set->repeat_penalty == 1) return k;
+    uint32_t recent = set->repeat_last ? set->repeat_last : SAMPLE_RECENT;
+    return set->repeat_penalty > 1 && recent <= GPU_MOST_CHOICES - k ? k + recent : 0;
+}
+
+static void take_choices_of(nova_session *s, const gpu_choices *c) {
+    const gpu_choice *at = (const gpu_choice *)(const void *)(c + 1);
+    if (wanted_choices(s) == 1) {   /* nothing is left to choose: the row of logits is not even made */
+        s->only_choice = at->id < s->engine->model->n_vocab ? (int32_t)at->id : NO_TOKEN;
+        s->has_logits  = s->only_choice != NO_TOKEN;
+        return;
+    }
+    for (size_t i = 0; !s->sparse && i < s->engine->model->n_vocab; i++) s->logits[i] = -INFINITY;
+    for (uint32_t i = 0; s->sparse && i < s->n_choices; i++) s->logits[s->choices[i]] = -INFINITY;
+    s->n_choices = 0;
+    for (uint32_t i = 0; i < c->n && i < GPU_MOST_CHOICES; i++) {
+        if (at[i].id >= s->engine->model->n_vocab) continue;
+        s->logits[at[i].id]           = at[i].logit;
+        s->choices[s->n_choices++] = at[i].id;
+    }
+    s->sparse     = true;
+    s->has_logits = s->n_choices > 0;
+}
+
+/* Gives every session of the pass what was chosen for it. */
+static void spread_choices(nova_engine *e, nova_session *const *sessions, size_t n, nova_result *results) {
+    for (uint32_t r = 0; r < e->now.n_run; r++) {
+        const gpu_choices *c = gpu_get_choices(e->gpu, e->runs[r].first_out);
+        nova_session      *s = e->run_sessions[r];
+        if (!c->odd) take_choices_of(s, c);
+        if (s->has_logits) continue;
+        for (size_t i = 0; i < n; i++)
+            if (sessions[i] == e->run_sessions[r]) results[i] = NOVA_ERROR_NUMBER;
+    }
+}
+
 /* ---- Choosing ---- */
 
 /* Appends a token's bytes to what was held back, and lets whole characters out. */
@@ -401,7 +450,11 @@ static nova_result choose(nova_session *s, nova_token *token, nova_error *error)
     size_t  recent = size_min(held, wanted);
     int32_t id     = NO_TOKEN;
     float_mode mode = float_mode_enter();
-    nova_result result = sampler_pick(&s->sample, s->logits, s->ids + held - recent, recent, &id, error);
+    nova_result result = NOVA_OK;
+    if (s->only_choice != NO_TOKEN) id = s->only_choice;
+    else result = sampler_pick(&s->sample, s->logits, s->ids + held - recent, recent, &id, error);
+    if (s->sparse || s->only_choice != NO_TOKEN) s->has_logits = false;   /* they are not all, and served their purpose */
+    s->only_choice = NO_TOKEN;
     float_mode_leave(mode);
     if (result != NOVA_OK) return result;
     s->pending = id;
@@ -420,6 +473,10 @@ static nova_result prepare_next(nova_session *s, nova_error *error) {
 
 /* Logits of a pass whose tokens are part of their sessions now: they come in any case, so that no session is left between. */
 static void finish_pass(nova_engine *e, nova_session *const *sessions, size_t n, nova_result *results) {
+    if (e->gpu && gpu_get_choices(e->gpu, 0)) {
+        spread_choices(e, sessions, n, results);
+        return;
+    }
     e->cpu.cancelled = NULL;
     nova_result logits = pass_logits(e, NULL, NULL, 0, &e->pass_error);
     for (size_t i = 0; i < n; i++)
@@ -432,14 +489,21 @@ static void finish_pass(nova_engine *e, nova_session *const *sessions, size_t n,
 
 /* Evaluates the pending tokens of all sessions whose result is OK, in one pass. A cancelled session leaves the pass, which
  * is then run again for the others. */
-static void evaluate_pending(nova_session *const *sessions, size_t n, nova_result *results) {
+static void evaluate_pending(nova_session *const *sessions, size_t n, bool to_choose, nova_result *results) {
     nova_engine *e = sessions[0]->engine;
+    uint32_t     k = 0;
+    for (size_t i = 0; to_choose && i < n; i++) {
+        uint32_t wanted = wanted_choices(sessions[i]);
+        k         = (uint32_t)size_max(k, wanted);
+        to_choose = wanted != 0;
+    }
+    if (!to_choose) k = 0;
     for (;;) {
         pass_begin(e);
         for (size_t i = 0; i < n; i++)
             if (results[i] == NOVA_OK && sessions[i]->pending != NO_TOKEN) pass_add(e, sessions[i], NULL, 0, 1);
         if (e->now.n_run == 0) return;
-        nova_result body = run_body(e, &e->pass_error);
+        nova_result body = run_body(e, k, &e->pass_error);
         if (body == NOVA_OK) break;
         for (size_t i = 0; i < n; i++)
             if (results[i] == NOVA_OK && (body != NOVA_CANCELLED || take_cancel(sessions[i]))) results[i] = body;
@@ -465,7 +529,7 @@ static nova_result next_checked(nova_session *const *sessions, size_t n, nova_to
         results[i] = prepare_next(sessions[i], first == NOVA_OK ? error : NULL);
         if (first == NOVA_OK) first = results[i];
     }
-    evaluate_pending(sessions, n, results);
+    evaluate_pending(sessions, n, true, results);
     for (size_t i = 0; i < n; i++) {
         nova_error *where = first == NOVA_OK ? error : NULL;
         if (results[i] == NOVA_OK) results[i] = choose(sessions[i], &tokens[i], where);
@@ -500,7 +564,7 @@ NOVA_API const float *nova_session_logits(nova_session *session, nova_error *err
     error_clear(error);
     nova_result result = prepare_next(session, error);
     if (result == NOVA_OK && session->pending != NO_TOKEN) {
-        evaluate_pending(&session, 1, &result);
+        evaluate_pending(&session, 1, false, &result);
         if (result != NOVA_OK) pass_error(session, result, error);
     }
     return result == NOVA_OK ? session->logits : NULL;

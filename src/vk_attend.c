@@ -61,6 +61,9 @@ typedef struct attend_plan {
     uint32_t    n_splits;
     uint32_t    unit;                 /* words of V that a lane loads at once */
     uint32_t    lane_rows;
+    vk_matrix   matrix;
+    uint32_t    subgroup;             /* of ATTEND_MANY_MATRIX: lanes, 0 elsewhere */
+    bool        held;                 /* queries stay in registers */
 } attend_plan;
 
 /* The widest load that divides a row of V. */
@@ -134,14 +137,70 @@ static attend_plan many_plan(const vk_device *d, const vk_attend *a) {
     return p;
 }
 
+/* Shared memory of attend_cm.comp, in bytes: the same sums as there. */
+static uint32_t matrix_shared(const vk_cache *c, const attend_plan *p, uint32_t split) {
+    uint32_t deep = (uint32_t)attend_div(c->head_dim_k, p->matrix.k) * p->matrix.k;
+    uint32_t wide = attend_div(c->head_dim_v, p->matrix.n * split) * p->matrix.n * split;
+    uint32_t kp = attend_div(deep, 8) | 1, vp = attend_div(wide, 8) | 1, pp = 5, sp = 9, step = 32;
+    uint32_t k = step * kp > p->rows * pp ? step * kp : p->rows * pp, all = k + step * vp + p->rows * sp + p->rows / 4;
+    uint32_t q = (p->held ? 0 : all) + p->rows * kp;
+    return 16 * (q > all ? q : all);
+}
+
+/* The matrix shape to use: halves with float sums, as large as there is. */
+static bool attend_matrix(const vk_device *d, vk_matrix *out) {
+    uint32_t most = 0;
+    if (!(d->caps.can & VK_CAN_MATRIX) || !(d->caps.can & VK_CAN_F16) || !(d->caps.can & VK_CAN_SUBGROUP)) return false;
+    for (uint32_t i = 0; i < d->caps.n_matrices; i++) {
+        const vk_matrix *m = &d->caps.matrices[i];
+        uint32_t         size = m->m * m->n * m->k;
+        if (m->a != VK_COMPONENT_TYPE_FLOAT16_KHR || m->b != m->a || m->c != VK_COMPONENT_TYPE_FLOAT32_KHR) continue;
+        if (m->m % 4 || m->n % 8 || m->k % 8 || m->n > 16 || m->k > 32 || size <= most) continue;
+        most = size;
+        *out = *m;
+    }
+    return most != 0;
+}
+
+/* Four subgroups, or fewer where shared memory is short. Large heads: two subgroups share a strip of rows, and with it the
+ * registers that its result takes. False: these heads do not fit. */
+static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) {
+    const vk_cache *c     = a->cache;
+    uint32_t        n_rep = a->n_head / c->n_head_kv, split, groups;
+    memset(p, 0, sizeof *p);
+    if (!attend_matrix(d, &p->matrix)) return false;
+    p->path     = ATTEND_MANY_MATRIX;
+    p->subgroup = d->caps.subgroup;
+    if ((d->caps.can & VK_CAN_SIZED) && d->caps.subgroup_min <= 32 && d->caps.subgroup_max >= 32) p->subgroup = 32;
+    split   = c->head_dim_k > 128 || c->head_dim_v > 128 ? 2 : 1;
+    p->held = c->head_dim_k <= 128;
+    for (groups = 4; groups >= split; groups /= 2) {
+        uint32_t per_row = split * p->subgroup / p->matrix.m;     /* lanes of a row: whole ones, with whole eights of tokens */
+        p->rows  = groups / split * p->matrix.m;
+        p->lanes = groups * p->subgroup;
+        if (per_row * p->matrix.m != split * p->subgroup || (per_row & (per_row - 1)) || per_row > 4 || p->matrix.n * split > 32) return false;
+        if (p->lanes <= d->caps.max_workgroup && matrix_shared(c, p, split) <= d->caps.max_shared) break;
+    }
+    if (groups < split || c->head_dim_k > 256 || c->head_dim_v > 256) return false;
+    p->unit        = 1;
+    p->lane_rows   = 4;
+    p->head_blocks = attend_div(n_rep, p->rows);
+    p->heads       = attend_div(n_rep, p->head_blocks);
+    p->n_splits    = 1;
+    return true;
+}
+
 /* One column reads the cache once either way, some share it. */
 #define ATTEND_FEW_COLUMNS 4
 
 static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
-    (void)d;
-    if (a->path == ATTEND_MANY_MATRIX) return ATTEND_MANY_F32;
-    if (a->path != ATTEND_BEST) return a->path;
-    return a->n_col <= ATTEND_FEW_COLUMNS ? ATTEND_FEW : ATTEND_MANY_F32;
+    attend_plan p;
+    attend_path path = a->path;
+    if (path == ATTEND_BEST) {
+        bool halves = !a->cache->k_f32 && !a->cache->v_f32;       /* who keeps floats wants them */
+        path = a->n_col <= ATTEND_FEW_COLUMNS ? ATTEND_FEW : halves && !is_cpu(d) ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+    }
+    return path == ATTEND_MANY_MATRIX && !matrix_plan(d, a, &p) ? ATTEND_MANY_F32 : path;
 }
 
 static uint64_t vk_attend_partial(const vk_device *d, const vk_attend *a) {
@@ -166,6 +225,14 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     vk_spec(&x, a->sinks.size != 0);
     vk_spec(&x, p->n_splits == 1);
     if (p->lane_rows) vk_spec(&x, p->lane_rows);
+    if (p->subgroup) {
+        vk_spec(&x, p->matrix.m);
+        vk_spec(&x, p->matrix.n);
+        vk_spec(&x, p->matrix.k);
+        vk_spec(&x, p->subgroup);
+        vk_spec(&x, p->held);
+        x.subgroup = p->subgroup;
+    }
     vk_push(&x, a->now->col);
     vk_push(&x, a->now->run);
     vk_push(&x, a->now->sink_turn);
@@ -220,6 +287,9 @@ static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a)
     attend_plan p;
     switch (vk_attend_path(d, a)) {
     case ATTEND_FEW: few_add(d, list, a); break;
+    case ATTEND_MANY_MATRIX:
+        if (matrix_plan(d, a, &p)) many_add(list, a, KERNEL_ATTEND_CM, &p);
+        break;
     default:
         p = many_plan(d, a);
         many_add(list, a, KERNEL_ATTEND_MANY, &p);

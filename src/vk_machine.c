@@ -552,22 +552,51 @@ static bool is_replayable(const vk_machine *m, const pass *p) {
 
 static bool has_head(const vk_machine *m) { return m->desc.op_last > m->desc.prog->n_body; }
 
-static void list_whole(vk_machine *m, vk_list *l, uint32_t n_col) {
+static const uint32_t choices_of_kind[VK_CHOICE_KINDS] = {0, 1, 64, VK_CHOOSE_MOST};
+
+static uint32_t choice_kind_for(const vk_machine *m, uint32_t k) {
+    uint32_t kind = 0;
+    if (k == 0 || !m->choices.size) return 0;
+    while (kind < VK_CHOICE_KINDS && choices_of_kind[kind] < k) kind++;
+    return kind < VK_CHOICE_KINDS ? kind : 0;
+}
+
+static void list_choose(vk_machine *m, vk_list *l, uint32_t n_col, uint32_t kind) {
+    vk_choose c;
+    memset(&c, 0, sizeof c);
+    c.logits  = m->buf[BUF_LOGITS];
+    c.parts   = m->choose_parts;
+    c.out     = m->choices;
+    c.n_rows  = n_col;
+    c.n_vocab = m->desc.model->n_vocab;
+    c.ld      = m->ld[BUF_LOGITS];
+    c.k       = choices_of_kind[kind];
+    c.barrier = true;
+    vk_choose_add(m->dev, l, &c);
+}
+
+static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row) {
+    if (!m->choice_kind) return NULL;
+    return (const vk_choices *)(const void *)(m->choices.map + row * vk_choose_row_bytes(choices_of_kind[m->choice_kind]));
+}
+
+static void list_whole(vk_machine *m, vk_list *l, uint32_t n_col, uint32_t kind) {
     pass_shape s;
     memset(&s, 0, sizeof s);
     s.n_col = s.n_out = n_col;
     if (m->desc.op_first > 0 && m->x_in.size) list_copy(l, m->x_in, m->buf[BUF_X], (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
     list_ops(m, l, m->desc.op_first, m->desc.op_last, &s);
-    if (has_head(m) && m->logits_out.size)
+    if (kind) list_choose(m, l, n_col, kind);
+    else if (has_head(m) && m->logits_out.size)
         list_copy(l, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n_col * m->ld[BUF_LOGITS] * sizeof(float));
     if (!has_head(m) && m->x_in.size) list_copy(l, m->buf[BUF_X], m->x_in, (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
 }
 
-static nova_result record_replayed(vk_machine *m, uint32_t n_col, nova_error *error) {
-    vk_recorded *r = &m->replayed[n_col - 1];
+static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind, nova_error *error) {
+    vk_recorded *r = &m->replayed[n_col - 1][kind];
     vk_list      l;
     vk_list_init(&l, &m->h);
-    list_whole(m, &l, n_col);
+    list_whole(m, &l, n_col, kind);
     VkDescriptorSet *sets   = (VkDescriptorSet *)mem_zalloc(&m->h, l.n * sizeof *sets);
     nova_result      result = l.failed || !sets ? fail_memory(error, l.n * sizeof(vk_dispatch), "a recorded pass") : NOVA_OK;
     if (result == NOVA_OK) result = vk_compile(m->dev, l.at, l.n, error);
@@ -585,10 +614,12 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, nova_error *er
     return result;
 }
 
-static nova_result replay(vk_machine *m, uint32_t n_col, nova_error *error) {
-    vk_recorded *r = &m->replayed[n_col - 1];
-    if (!r->commands) TRY(record_replayed(m, n_col, error));
+static nova_result replay(vk_machine *m, uint32_t n_col, uint32_t k, nova_error *error) {
+    uint32_t     kind = has_head(m) ? choice_kind_for(m, k) : 0;
+    vk_recorded *r    = &m->replayed[n_col - 1][kind];
+    if (!r->commands) TRY(record_replayed(m, n_col, kind, error));
     TRY(submit(m, r->commands, r->n_dispatch, error));
+    m->choice_kind = kind;
     m->head_done  = has_head(m);
     m->head_first = 0;
     return NOVA_OK;
@@ -614,12 +645,13 @@ static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_e
     return run_in_pieces(m, &m->list, error);
 }
 
-static nova_result vk_machine_body(vk_machine *m, const pass *p, const float *x, size_t ld_x, nova_error *error) {
+static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error) {
     write_now(m, p);
     if (x) write_x(m, m->desc.op_first >= m->desc.prog->n_body ? p->n_out : p->n_col, x, ld_x);
-    m->head_done = false;
+    m->head_done   = false;
+    m->choice_kind = 0;
     m->kept_now  = p->n_out != p->n_col;
-    if (is_replayable(m, p)) return replay(m, p->n_col, error);
+    if (is_replayable(m, p)) return replay(m, p->n_col, k, error);
     if (m->desc.op_first < m->desc.prog->n_body) return run_prompt(m, p, x != NULL, error);
     return NOVA_OK;
 }
@@ -669,6 +701,19 @@ static nova_result take_partial(vk_machine *m, nova_error *error) {
     return most ? vk_take(m->dev, VK_USE_DEVICE, most, &m->partial, error) : NOVA_OK;
 }
 
+/* Where the vocabulary is within the shader's limits. */
+static nova_result take_choices(vk_machine *m, nova_error *error) {
+    vk_choose c;
+    if (!has_head(m) || m->desc.model->n_vocab > VK_CHOOSE_VOCAB) return NOVA_OK;
+    memset(&c, 0, sizeof c);
+    c.n_rows  = (uint32_t)size_min(VK_REPLAYED, m->desc.n_logits);
+    c.n_vocab = m->desc.model->n_vocab;
+    c.ld      = m->ld[BUF_LOGITS];
+    c.k       = VK_CHOOSE_MOST;
+    TRY(vk_take(m->dev, VK_USE_DEVICE, vk_choose_scratch(m->dev, &c), &m->choose_parts, error));
+    return vk_take(m->dev, VK_USE_READBACK, c.n_rows * vk_choose_row_bytes(c.k), &m->choices, error);
+}
+
 static nova_result machine_begin(vk_machine *m, nova_error *error) {
     vk_device *d = m->dev;
     place_now(m);
@@ -679,7 +724,8 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(create_command_pool(d, &m->replay_pool, error));
     TRY(create_command_pool(d, &m->once_pool, error));
     TRY(take_commands(m, m->once_pool, &m->once, error));
-    return record_replayed(m, 1, error);
+    TRY(take_choices(m, error));
+    return record_replayed(m, 1, 0, error);
 }
 
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {
@@ -706,8 +752,10 @@ static void vk_machine_close(vk_machine *m) {
     host       h = m->h;
     vk_device *d = m->dev;
     d->api.DeviceWaitIdle(d->device);
-    for (uint32_t i = 0; i < VK_REPLAYED; i++)
-        if (m->replayed[i].pool) d->api.DestroyDescriptorPool(d->device, m->replayed[i].pool, NULL);
+    for (uint32_t i = 0; i < VK_REPLAYED * VK_CHOICE_KINDS; i++) {
+        vk_recorded *r = &m->replayed[i / VK_CHOICE_KINDS][i % VK_CHOICE_KINDS];
+        if (r->pool) d->api.DestroyDescriptorPool(d->device, r->pool, NULL);
+    }
     if (m->replay_pool) d->api.DestroyCommandPool(d->device, m->replay_pool, NULL);
     if (m->once_pool) d->api.DestroyCommandPool(d->device, m->once_pool, NULL);
     if (m->fence) d->api.DestroyFence(d->device, m->fence, NULL);

@@ -6,13 +6,15 @@
 
 #include "cpu.h"   /* pass, pass_run */
 #include "vk_attend.h"
+#include "vk_choose.h"
 #include "vk_matmul.h"
 #include "vk_matvec.h"
 #include "vk_small.h"
 
 #ifndef NOVA_NO_VULKAN
 
-#define VK_REPLAYED 8   /* columns up to which a pass is recorded for replaying */
+#define VK_REPLAYED      8   /* columns up to which a pass is recorded for replaying */
+#define VK_CHOICE_KINDS  4   /* what a replayed pass ends with: logits, or the greatest 1, 64 or 256 */
 
 typedef struct vk_machine_desc {
     const nova_model *model;
@@ -49,6 +51,8 @@ typedef struct vk_machine {
     uint32_t         at_out, at_table;
     vk_slice         x_in;             /* the residual stream from another machine; unmapped BUF_X only */
     vk_slice         logits_out;       /* unmapped BUF_LOGITS only */
+    vk_slice         choose_parts, choices;   /* choices: the host reads */
+    uint32_t         choice_kind;      /* of the last pass */
     vk_cache        *caches;           /* [n_layer] */
     vk_tensor       *tensors;
     vk_vector       *vectors;
@@ -57,7 +61,7 @@ typedef struct vk_machine {
     VkCommandPool    replay_pool, once_pool;
     VkCommandBuffer  once;
     VkFence          fence;
-    vk_recorded      replayed[VK_REPLAYED];
+    vk_recorded      replayed[VK_REPLAYED][VK_CHOICE_KINDS];
     vk_list          list;             /* of the pass that is not replayed */
     double           cost_per_ns;      /* measured, of the slowest kind of work */
     bool             kept_now;         /* the pass keeps fewer columns than it has */
@@ -78,11 +82,14 @@ static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d
 static void        vk_machine_close(vk_machine *m);
 
 /* Runs the body of the pass. x: the residual stream of the columns from the machine in front, ld_x floats apart; NULL where
- * this machine embeds. Errors: CANCELLED, DEVICE. vk_machine_head then gives logits of gathered columns first..first + n
+ * this machine embeds. k: choices that will do instead of logits, 0: logits. Errors: CANCELLED, DEVICE. vk_machine_head then gives logits of gathered columns first..first + n
  * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on. */
-static nova_result vk_machine_body(vk_machine *m, const pass *p, const float *x, size_t ld_x, nova_error *error);
+static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error);
 static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error);
+
+/* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
+static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
 
 /* Columns that a pass may have so that a submit stays short, by what was measured so far. */
 static uint32_t vk_machine_columns(const vk_machine *m);

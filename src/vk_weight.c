@@ -128,20 +128,21 @@ typedef struct planar_layout {
     uint32_t type;
     void   (*block)(planes *to, const uint8_t *p);   /* NULL: rows are copied */
     uint32_t bytes[VK_PLANES];                       /* of a block */
+    float    code;                                   /* the largest, without its sign */
 } planar_layout;
 
 static const planar_layout planar_layouts[GPU_FORMAT_COUNT] = {
-    {TYPE_F32,  NULL,        {4, 0, 0, 0}},
-    {TYPE_F16,  NULL,        {2, 0, 0, 0}},
-    {TYPE_BF16, NULL,        {2, 0, 0, 0}},
-    {TYPE_Q4_0, planar_q4_0, {16, 0, 2, 0}},
-    {TYPE_Q4_1, planar_q4_1, {16, 0, 4, 0}},
-    {TYPE_Q5_0, planar_q5_0, {16, 4, 2, 0}},
-    {TYPE_Q5_1, planar_q5_1, {16, 4, 4, 0}},
-    {TYPE_Q8_0, planar_q8_0, {32, 0, 2, 0}},
-    {TYPE_Q4_K, planar_q4_k, {128, 0, 16, 0}},
-    {TYPE_Q5_K, planar_q5_k, {128, 32, 16, 0}},
-    {TYPE_Q6_K, planar_q6_k, {128, 64, 16, 2}},
+    {TYPE_F32,  NULL,        {4, 0, 0, 0}, 0},
+    {TYPE_F16,  NULL,        {2, 0, 0, 0}, 0},
+    {TYPE_BF16, NULL,        {2, 0, 0, 0}, 0},
+    {TYPE_Q4_0, planar_q4_0, {16, 0, 2, 0}, 8},
+    {TYPE_Q4_1, planar_q4_1, {16, 0, 4, 0}, 15},
+    {TYPE_Q5_0, planar_q5_0, {16, 4, 2, 0}, 16},
+    {TYPE_Q5_1, planar_q5_1, {16, 4, 4, 0}, 31},
+    {TYPE_Q8_0, planar_q8_0, {32, 0, 2, 0}, 128},
+    {TYPE_Q4_K, planar_q4_k, {128, 0, 16, 0}, 15},
+    {TYPE_Q5_K, planar_q5_k, {128, 32, 16, 0}, 31},
+    {TYPE_Q6_K, planar_q6_k, {128, 64, 16, 2}, 32},
 };
 
 static bool vk_format_of(uint32_t type, vk_format *out) {
@@ -219,26 +220,76 @@ static void planar_row(const planar_layout *l, const uint8_t *p, const weight *w
     zero_pad(&to->extra, end_extra);
 }
 
-/* Rows row..row + n of the file's weight, planar, to four pieces of memory. */
+/* The largest of plain numbers without their signs, which as integers have the order of the numbers. */
+static float largest_of_plain(uint32_t type, const uint8_t *p, uint32_t n) {
+    uint32_t top = 0, u;
+    float    f;
+    if (type == TYPE_F32) {
+        for (uint32_t i = 0; i < n; i++) u = load_u32(p + 4 * (size_t)i) & 0x7fffffffu, top = u > top ? u : top;
+        memcpy(&f, &top, sizeof f);
+        return f;
+    }
+    for (uint32_t i = 0; i < n; i++) u = load_u16(p + 2 * (size_t)i) & 0x7fffu, top = u > top ? u : top;
+    return type == TYPE_F16 ? half_to_float((uint16_t)top) : bf16_to_float((uint16_t)top);
+}
+
+/* No less than any weight of a block, its scale times code, and its minimum: these two add up where their signs agree. */
+static float largest_of_block(const planar_layout *l, const uint8_t *p) {
+    bool  is_k = l->type == TYPE_Q4_K || l->type == TYPE_Q5_K, has_min = is_k || l->type == TYPE_Q4_1 || l->type == TYPE_Q5_1;
+    float d = fabsf(load_half(p + (l->type == TYPE_Q6_K ? 208 : 0))) * l->code, m = has_min ? fabsf(load_half(p + 2)) : 0;
+    int   scale, least, top_scale = 0, top_min = 0;
+    if (is_k)
+        for (int j = 0; j < 8; j++) {
+            k_scale_min(p + 4, j, &scale, &least);
+            if (scale > top_scale) top_scale = scale;
+            if (least > top_min) top_min = least;
+        }
+    if (l->type == TYPE_Q6_K)
+        for (int j = 0; j < 16; j++) {
+            scale = abs((int)(int8_t)p[192 + j]);
+            if (scale > top_scale) top_scale = scale;
+        }
+    if (is_k) m *= (float)top_min;
+    if (is_k || l->type == TYPE_Q6_K) d *= (float)top_scale;
+    return d + m;
+}
+
+static float largest_of_row(const planar_layout *l, const uint8_t *p, const weight *w) {
+    const type_layout *t = type_of(w->type);
+    float              top = 0;
+    if (!l->block) return largest_of_plain(w->type, p, w->n_in);
+    for (uint32_t i = 0; i < w->n_in; i += t->block_weights, p += t->block_bytes) {
+        float f = largest_of_block(l, p);
+        if (!(f <= top) && top == top) top = f;   /* a NaN too, which then stays */
+    }
+    return top;
+}
+
+/* Rows row..row + n of the file's weight, planar, to four pieces of memory; *largest grows to what they hold. */
 static void planar_rows(const planar_layout *l, const weight *w, uint32_t row, uint32_t n, const uint64_t bytes[VK_PLANES],
-                        planes to) {
+                        planes to, float *largest) {
     const uint8_t *p = w->data + (size_t)row * w->row_bytes;
-    for (uint32_t r = 0; r < n; r++, p += w->row_bytes) planar_row(l, p, w, &to, bytes);
+    for (uint32_t r = 0; r < n; r++, p += w->row_bytes) {
+        float f = largest_of_row(l, p, w);
+        if (!(f <= *largest) && *largest == *largest) *largest = f;
+        planar_row(l, p, w, &to, bytes);
+    }
 }
 
 /* What lies between planes is never written, and read by nobody. */
 static void load_mapped(const planar_layout *l, const weight *w, const vk_part *part, const uint64_t bytes[VK_PLANES],
-                        const uint64_t starts[VK_PLANES]) {
+                        const uint64_t starts[VK_PLANES], float *largest) {
     planes to;
     to.codes  = part->bytes.map + starts[0];
     to.high   = part->bytes.map + starts[1];
     to.scales = part->bytes.map + starts[2];
     to.extra  = part->bytes.map + starts[3];
-    planar_rows(l, w, part->row, part->n_rows, bytes, to);
+    planar_rows(l, w, part->row, part->n_rows, bytes, to, largest);
 }
 
 static nova_result load_pieces(vk_device *d, const planar_layout *l, const weight *w, const vk_part *part,
-                               const uint64_t bytes[VK_PLANES], const uint64_t starts[VK_PLANES], nova_error *error) {
+                               const uint64_t bytes[VK_PLANES], const uint64_t starts[VK_PLANES], float *largest,
+                               nova_error *error) {
     uint64_t row_bytes = bytes[0] + bytes[1] + bytes[2] + bytes[3], at[VK_PLANES];
     uint32_t n = row_bytes < VK_WEIGHT_PIECE ? (uint32_t)(VK_WEIGHT_PIECE / row_bytes) : 1;
     if (n > part->n_rows) n = part->n_rows;
@@ -252,7 +303,7 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
         at[0] = 0;
         for (int i = 1; i < VK_PLANES; i++) at[i] = at[i - 1] + n * bytes[i - 1];
         to.codes = piece, to.high = piece + at[1], to.scales = piece + at[2], to.extra = piece + at[3];
-        planar_rows(l, w, part->row + row, n, bytes, to);
+        planar_rows(l, w, part->row + row, n, bytes, to, largest);
         for (int i = 0; i < VK_PLANES && result == NOVA_OK; i++)
             if (bytes[i]) result = vk_write(d, &part->bytes, starts[i] + row * bytes[i], piece + at[i], n * bytes[i], error);
     }
@@ -283,8 +334,8 @@ static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_we
         part->high   = (uint32_t)(starts[1] / 4);
         part->scales = (uint32_t)(starts[2] / 4);
         part->extra  = (uint32_t)(starts[3] / 4);
-        if (part->bytes.map) load_mapped(l, w, part, bytes, starts);
-        else TRY(load_pieces(d, l, w, part, bytes, starts, error));
+        if (part->bytes.map) load_mapped(l, w, part, bytes, starts, &out->largest);
+        else TRY(load_pieces(d, l, w, part, bytes, starts, &out->largest, error));
     }
     return NOVA_OK;
 }

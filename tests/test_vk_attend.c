@@ -544,6 +544,8 @@ int main(int argc, char **argv) {
         test_large(ATTEND_FEW);
         test_cases(ATTEND_MANY_F32, 20, 40, 1500);
         test_large(ATTEND_MANY_F32);
+        test_cases(ATTEND_MANY_MATRIX, 20, 40, 1500);
+        test_large(ATTEND_MANY_MATRIX);
     }
     vk_device_close(device);
     return test_end();

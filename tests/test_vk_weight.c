@@ -78,6 +78,9 @@ static void check_layout(vk_device *d, uint32_t type, uint32_t n_in, uint32_t n_
         row += p->n_rows;
         free(words);
     }
+    float top = 0;
+    for (size_t i = 0; i < (size_t)n_in * n_out; i++) top = fmaxf(top, fabsf(r.floats[i]));
+    CHECK(w.largest >= top && w.largest <= top * 4, "%s: largest %g, not %g", type_of(type)->name, (double)w.largest, (double)top);
     CHECK(row == n_out, "%u rows of %u", row, n_out);
     CHECK(sum == vk_weight_bytes(d, &r.w), "%llu bytes, not %llu", (unsigned long long)sum, (unsigned long long)vk_weight_bytes(d, &r.w));
     arena_free(&a);

@@ -139,13 +139,13 @@ int main(int argc, char **argv) {
                (int)d->caps.matrices[i].a, (int)d->caps.matrices[i].b, (int)d->caps.matrices[i].c);
     for (int path = 0; path < VK_PATH_COUNT; path++) {
         if (argc > 1 && strcmp(argv[1], vk_path_name((vk_path)path))) continue;
-        for (uint32_t f = 0; f < VK_FORMAT_COUNT; f++) {
+        for (uint32_t f = 0; f < GPU_FORMAT_COUNT; f++) {
             if (argc > 2 && strcmp(argv[2], type_of(planar_layouts[f].type)->name)) continue;
             show(d, (vk_path)path, f, EPILOGUE_NONE, 4096, 512, argc > 3);
             if (argc > 3) return test_end();
         }
-        show(d, (vk_path)path, VK_Q4_0, EPILOGUE_GLU, 4096, 512, false);
-        show(d, (vk_path)path, VK_Q4_0, EPILOGUE_ADD, 576, 64, false);
+        show(d, (vk_path)path, GPU_Q4_0, EPILOGUE_GLU, 4096, 512, false);
+        show(d, (vk_path)path, GPU_Q4_0, EPILOGUE_ADD, 576, 64, false);
     }
     vk_device_close(d);
     return test_end();

@@ -28042,6 +28042,20 @@ static nova_result vk_compile(vk_device *d, vk_dispatch *list, uint32_t n, nova_
 /* Records a compiled list. `sets` are n descriptor sets of d->set_layout, which are written here. */
 static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets);
 
+/* What the driver tells of a pipeline, where it was made with d->statistics. Freed with vk_statistics_free. */
+#define VK_MOST_STATISTICS 64
+typedef struct vk_statistics {
+    uint32_t    n;
+    char        names[VK_MOST_STATISTICS][VK_MAX_DESCRIPTION_SIZE];
+    const char *name_of[VK_MOST_STATISTICS];
+    double      values[VK_MOST_STATISTICS];
+    char       *code;           /* the last textual representation: the nearest to the machine */
+    size_t      code_bytes;
+} vk_statistics;
+
+static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error);
+static void        vk_statistics_free(vk_device *d, vk_statistics *s);
+
 /* Makes what was recorded visible to the host. */
 static void vk_record_end(vk_device *d, VkCommandBuffer commands);
 
@@ -28351,6 +28365,70 @@ static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova
     return result;
 }
 
+/* ---- What the driver tells ---- */
+
+static double statistic_value(const VkPipelineExecutableStatisticKHR *s) {
+    switch (s->format) {
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR: return s->value.b32 ? 1.0 : 0.0;
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR: return (double)s->value.i64;
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR: return (double)s->value.u64;
+    default: return s->value.f64;
+    }
+}
+
+static nova_result statistics_of(vk_device *d, const VkPipelineExecutableInfoKHR *info, vk_statistics *out, nova_error *error) {
+    VkPipelineExecutableStatisticKHR *all;
+    uint32_t                          n    = VK_MOST_STATISTICS;
+    size_t                            size = n * sizeof *all;
+    all = (VkPipelineExecutableStatisticKHR *)mem_zalloc(&d->h, size);
+    if (!all) return fail_memory(error, size, "a pipeline's statistics");
+    for (uint32_t i = 0; i < n; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR;
+    VkResult r = d->api.GetPipelineExecutableStatisticsKHR(d->device, info, &n, all);
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n; i++) {
+        memcpy(out->names[i], all[i].name, sizeof out->names[i]);
+        out->names[i][sizeof out->names[i] - 1] = 0;
+        out->name_of[i] = out->names[i];
+        out->values[i]  = statistic_value(&all[i]);
+        out->n          = i + 1;
+    }
+    mem_free(&d->h, all, size);
+    return NOVA_OK;
+}
+
+static nova_result code_of(vk_device *d, const VkPipelineExecutableInfoKHR *info, vk_statistics *out, nova_error *error) {
+    VkPipelineExecutableInternalRepresentationKHR all[16];
+    uint32_t n = COUNT_OF(all);
+    memset(all, 0, sizeof all);
+    for (uint32_t i = 0; i < n; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR;
+    VkResult r = d->api.GetPipelineExecutableInternalRepresentationsKHR(d->device, info, &n, all);
+    uint32_t last = UINT32_MAX;
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n; i++)
+        if (all[i].isText && all[i].dataSize) last = i;
+    if (last == UINT32_MAX) return NOVA_OK;
+    out->code_bytes = all[last].dataSize + 1;
+    out->code       = (char *)mem_zalloc(&d->h, out->code_bytes);
+    if (!out->code) return fail_memory(error, out->code_bytes, "a pipeline's code");
+    for (uint32_t i = 0; i < n; i++) all[i].dataSize = i == last ? out->code_bytes - 1 : 0, all[i].pData = NULL;
+    all[last].pData = out->code;
+    d->api.GetPipelineExecutableInternalRepresentationsKHR(d->device, info, &n, all);
+    return NOVA_OK;
+}
+
+static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error) {
+    VkPipelineExecutableInfoKHR info;
+    memset(out, 0, sizeof *out);
+    if (!d->statistics || !(d->caps.can & VK_CAN_EXECUTABLE) || !d->api.GetPipelineExecutableStatisticsKHR ||
+        !d->api.GetPipelineExecutableInternalRepresentationsKHR)
+        return NOVA_OK;
+    memset(&info, 0, sizeof info);
+    info.sType    = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR;
+    info.pipeline = d->pipelines[pipeline].handle;   /* a compute pipeline has one executable, number 0 */
+    TRY(statistics_of(d, &info, out, error));
+    return code_of(d, &info, out, error);
+}
+
+static void vk_statistics_free(vk_device *d, vk_statistics *s) { mem_free(&d->h, s->code, s->code_bytes); }
+
 #endif
 
 /* ==== src/vk_weight.h ========================================================================================= */
@@ -28363,7 +28441,8 @@ static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova
 #ifndef NOVA_NO_VULKAN
 
 typedef enum vk_format {
-    GPU_F32, GPU_F16, GPU_BF16, GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K, GPU_FORMAT_COUNT
+    GPU_F32, GPU_F16, GPU_BF16, GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K,
+    GPU_FORMAT_COUNT
 } vk_format;
 
 /* Rows row..row + n_rows of a weight, one binding. Planes by their first word. */
@@ -28378,7 +28457,7 @@ typedef struct vk_weight {
     uint32_t  n_in, n_out, n_pad;
     uint32_t  n_parts;
     vk_part  *parts;          /* in the arena it was made with */
-    float     largest;        /* no |weight|, nor a quantised one's scale times code or minimum, is larger; 0: unknown */
+    float     largest;        /* no |weight|, nor a block's scale times code or minimum, is larger; 0: unknown */
 } vk_weight;
 
 /* The format of a tensor type; false: none yet. */
@@ -28403,7 +28482,7 @@ typedef struct vk_matmul {
     op_epilogue      epilogue;
     activation       act;
     bool             barrier;     /* of its first dispatch */
-    vk_slice         scratch;     /* for the activations in 8 or 16 bits: vk_matmul_scratch bytes; size 0: floats only */
+    vk_slice         scratch;     /* for activations in 8 or 16 bits: vk_matmul_scratch bytes; size 0: floats only */
     bool             packed;      /* the scratch holds this x already, from the matmul before with the same path */
     uint32_t         path;        /* 1 + vk_path to force, 0: the best one */
 } vk_matmul;
@@ -28413,14 +28492,14 @@ typedef struct vk_matmul {
 
 /* ==== src/vk_weight.c ========================================================================================= */
 
-/* File blocks to the planar layouts of shaders/README.md. A row is taken apart into four planes; each format has one function for a
- * block, which reads and writes forwards only, since mapped device memory may be uncached. */
+/* File blocks to the planar layouts of shaders/README.md. A row is taken apart into four planes; each format has one
+ * function for a block, which reads and writes forwards only, since mapped device memory may be uncached. */
 
 #ifndef NOVA_NO_VULKAN
 
 #define VK_PLANES       4
 #define VK_PLANE_ALIGN  256u
-#define VK_WEIGHT_PIECE ((size_t)4 << 20)   /* of what is converted at once where the host cannot see the device's memory */
+#define VK_WEIGHT_PIECE ((size_t)4 << 20)   /* converted at once where the host cannot see the device's memory */
 
 /* ---- Blocks ---- */
 
@@ -28440,11 +28519,13 @@ static void put_u64(uint8_t **to, uint64_t v) { put(to, &v, sizeof v); }
 
 /* Codes of 32 weights from 32 bytes, of which each gives its low half. */
 static void put_low(uint8_t **to, const uint8_t *p) {
-    for (int i = 0; i < 16; i += 8) put_u64(to, (load_u64(p + i) & LOW_HALVES) | (load_u64(p + 16 + i) & LOW_HALVES) << 4);
+    for (int i = 0; i < 16; i += 8)
+        put_u64(to, (load_u64(p + i) & LOW_HALVES) | (load_u64(p + 16 + i) & LOW_HALVES) << 4);
 }
 
 static void put_high(uint8_t **to, const uint8_t *p) {
-    for (int i = 0; i < 16; i += 8) put_u64(to, (load_u64(p + i) >> 4 & LOW_HALVES) | (load_u64(p + 16 + i) & ~LOW_HALVES));
+    for (int i = 0; i < 16; i += 8)
+        put_u64(to, (load_u64(p + i) >> 4 & LOW_HALVES) | (load_u64(p + 16 + i) & ~LOW_HALVES));
 }
 
 /* Bit 4i+b goes to 8b+i: a nibble's bits are spread to the four bytes by one multiplication. */
@@ -28590,8 +28671,8 @@ static uint64_t part_bytes(const uint64_t bytes[VK_PLANES], uint64_t n_rows, uin
     return at;
 }
 
-/* Rows a part: all, or as many as a binding and an allocation may hold, shared out evenly, by 64 where that still fits. 0: not even
- * one fits. */
+/* Rows a part: all, or as many as a binding and an allocation may hold, shared out evenly, by 64 where that still fits.
+ * 0: not even one fits. */
 static uint32_t rows_of_part(const vk_device *d, const weight *w, uint64_t row_bytes) {
     uint64_t limit = d->caps.max_range < d->caps.max_alloc ? d->caps.max_range : d->caps.max_alloc;
     uint64_t slack = VK_PLANES * VK_PLANE_ALIGN;
@@ -28621,8 +28702,10 @@ static void zero_pad(uint8_t **to, const uint8_t *end) {
     *to += end - *to;
 }
 
-static void planar_row(const planar_layout *l, const uint8_t *p, const weight *w, planes *to, const uint64_t bytes[VK_PLANES]) {
-    const uint8_t *end_codes = to->codes + bytes[0], *end_scales = to->scales + bytes[2], *end_extra = to->extra + bytes[3];
+static void planar_row(const planar_layout *l, const uint8_t *p, const weight *w, planes *to,
+                       const uint64_t bytes[VK_PLANES]) {
+    const uint8_t *end_codes = to->codes + bytes[0], *end_scales = to->scales + bytes[2];
+    const uint8_t *end_extra = to->extra + bytes[3];
     if (!l->block) {
         put(&to->codes, p, w->row_bytes);
         zero_pad(&to->codes, end_codes);
@@ -28647,10 +28730,12 @@ static float largest_of_plain(uint32_t type, const uint8_t *p, uint32_t n) {
     return type == TYPE_F16 ? half_to_float((uint16_t)top) : bf16_to_float((uint16_t)top);
 }
 
-/* No less than any weight of a block, its scale times code, and its minimum: these two add up where their signs agree. */
+/* No less than any weight of a block, its scale times code, and its minimum, which add up where their signs agree. */
 static float largest_of_block(const planar_layout *l, const uint8_t *p) {
-    bool  is_k = l->type == TYPE_Q4_K || l->type == TYPE_Q5_K, has_min = is_k || l->type == TYPE_Q4_1 || l->type == TYPE_Q5_1;
-    float d = fabsf(load_half(p + (l->type == TYPE_Q6_K ? 208 : 0))) * l->code, m = has_min ? fabsf(load_half(p + 2)) : 0;
+    bool  is_k = l->type == TYPE_Q4_K || l->type == TYPE_Q5_K;
+    bool  has_min = is_k || l->type == TYPE_Q4_1 || l->type == TYPE_Q5_1;
+    float d = fabsf(load_half(p + (l->type == TYPE_Q6_K ? 208 : 0))) * l->code;
+    float m = has_min ? fabsf(load_half(p + 2)) : 0;
     int   scale, least, top_scale = 0, top_min = 0;
     if (is_k)
         for (int j = 0; j < 8; j++) {
@@ -28680,8 +28765,8 @@ static float largest_of_row(const planar_layout *l, const uint8_t *p, const weig
 }
 
 /* Rows row..row + n of the file's weight, planar, to four pieces of memory; *largest grows to what they hold. */
-static void planar_rows(const planar_layout *l, const weight *w, uint32_t row, uint32_t n, const uint64_t bytes[VK_PLANES],
-                        planes to, float *largest) {
+static void planar_rows(const planar_layout *l, const weight *w, uint32_t row, uint32_t n,
+                        const uint64_t bytes[VK_PLANES], planes to, float *largest) {
     const uint8_t *p = w->data + (size_t)row * w->row_bytes;
     for (uint32_t r = 0; r < n; r++, p += w->row_bytes) {
         float f = largest_of_row(l, p, w);
@@ -28719,7 +28804,8 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
         to.codes = piece, to.high = piece + at[1], to.scales = piece + at[2], to.extra = piece + at[3];
         planar_rows(l, w, part->row + row, n, bytes, to, largest);
         for (int i = 0; i < VK_PLANES && result == NOVA_OK; i++)
-            if (bytes[i]) result = vk_write(d, &part->bytes, starts[i] + row * bytes[i], piece + at[i], n * bytes[i], error);
+            if (bytes[i])
+                result = vk_write(d, &part->bytes, starts[i] + row * bytes[i], piece + at[i], n * bytes[i], error);
     }
     mem_free(&d->h, piece, size);
     return result;
@@ -28728,11 +28814,12 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
 static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_weight *out, nova_error *error) {
     uint64_t bytes[VK_PLANES], starts[VK_PLANES];
     memset(out, 0, sizeof *out);
-    if (!vk_format_of(w->type, &out->format)) return fail(error, NOVA_ERROR_UNSUPPORTED, "no GPU layout for tensor type %u", w->type);
+    if (!vk_format_of(w->type, &out->format))
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "no GPU layout for tensor type %u", w->type);
     const planar_layout *l = &planar_layouts[out->format];
     uint32_t rows = rows_of_part(d, w, row_plane_bytes(l, w->n_in, bytes));
     if (rows == 0)
-        return fail(error, NOVA_ERROR_UNSUPPORTED, "a row of %u weights is too long for a binding of this device", w->n_in);
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "a row of %u weights is too long for this device's bindings", w->n_in);
     out->n_in    = w->n_in;
     out->n_out   = w->n_out;
     out->n_pad   = padded_width(w->n_in);
@@ -28782,7 +28869,8 @@ static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m);
 /* False: the device or the shader's arrays do not allow it. */
 NOVA_UNUSED static bool vk_matvec_fits(const vk_device *d, const vk_matmul *m, const vk_matvec_shape *s);
 
-/* Appends the dispatches: one a part, or two a part for a glu whose weights differ in format. 1 <= m->n_col <= VK_MATVEC_MAX. */
+/* Appends the dispatches: one a part, or two a part for a glu whose weights differ in format.
+ * 1 <= m->n_col <= VK_MATVEC_MAX. */
 static void vk_matvec_add(vk_device *d, vk_list *list, const vk_matmul *m);
 NOVA_UNUSED static void vk_matvec_add_as(vk_list *list, const vk_matmul *m, const vk_matvec_shape *s);
 
@@ -28796,8 +28884,8 @@ NOVA_UNUSED static void vk_matvec_add_as(vk_list *list, const vk_matmul *m, cons
 #ifndef NOVA_NO_VULKAN
 
 #define MATVEC_SUMS       16u     /* that a lane holds at most: weights times rows times columns */
-#define MATVEC_STAGE      9216u   /* bytes of x in shared memory: leaves room for the sums, and for a second workgroup */
-#define MATVEC_ROWS       1024u   /* rows of a weight for each row of a lane: with fewer, more lanes are better than full ones */
+#define MATVEC_STAGE      9216u   /* bytes of x in shared memory: leaves room for sums and for a second workgroup */
+#define MATVEC_ROWS       1024u   /* of a weight for each row of a lane: with fewer, more lanes are better than full ones */
 #define MATVEC_UP         4u      /* the shader's fifth epilogue: y = act(y) * r */
 
 static uint32_t quads_of(vk_format f) { return f == GPU_F32 ? 1 : f <= GPU_BF16 ? 2 : f == GPU_Q8_0 ? 4 : 8; }
@@ -28825,9 +28913,11 @@ static bool vk_matvec_fits(const vk_device *d, const vk_matmul *m, const vk_matv
     uint32_t lanes = (uint32_t)1 << s->lanes_log;
     if (m->n_col == 0 || m->n_col > VK_MATVEC_MAX || s->local > c->max_workgroup || s->local % lanes) return false;
     if (shared_bytes(m, s) > c->max_shared) return false;
-    if (s->kernel == KERNEL_MATVEC_DOT_SG && (!(c->can & VK_CAN_DOT) || !m->xq.size || m->w[0]->format < GPU_Q4_0)) return false;
+    bool dots = (c->can & VK_CAN_DOT) && m->xq.size && m->w[0]->format >= GPU_Q4_0;
+    if (s->kernel == KERNEL_MATVEC_DOT_SG && !dots) return false;
     if (s->kernel == KERNEL_MATVEC) return true;
-    return (c->can & VK_CAN_SUBGROUP) && s->local % c->subgroup == 0 && lanes <= (s->subgroup ? s->subgroup : c->subgroup_min);
+    uint32_t least = s->subgroup ? s->subgroup : c->subgroup_min;
+    return (c->can & VK_CAN_SUBGROUP) && s->local % c->subgroup == 0 && lanes <= least;
 }
 
 /* Lanes that share a row: a power of two, few enough that each has two units and that they are of one subgroup. */
@@ -28844,8 +28934,8 @@ static uint32_t lanes_log_for(const vk_caps *c, const vk_matmul *m, const vk_mat
     return log;
 }
 
-/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's 64 bytes of codes
- * (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
+/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's 64
+ * bytes of codes (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
 static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) {
     const vk_caps   *c    = &d->caps;
     const vk_weight *w    = m->w[0];
@@ -28895,7 +28985,8 @@ static uint32_t rows_of_lane(const vk_matvec_shape *s, const vk_part *p) {
 static void add_part(vk_list *list, const vk_matmul *m, const vk_matvec_shape *s, uint32_t part) {
     bool           pair = is_pair(m), dot = s->kernel == KERNEL_MATVEC_DOT_SG;
     const vk_part *p0 = &m->w[0]->parts[part], *p1 = pair ? &m->w[1]->parts[part] : p0;
-    uint32_t       rows = rows_of_lane(s, p0), team_rows = (s->local >> s->lanes_log) * rows, groups = (p0->n_rows + team_rows - 1) / team_rows;
+    uint32_t       rows = rows_of_lane(s, p0), team_rows = (s->local >> s->lanes_log) * rows;
+    uint32_t       groups = (p0->n_rows + team_rows - 1) / team_rows;
     uint32_t       epilogue = m->epilogue == EPILOGUE_GLU && !pair ? MATVEC_UP : (uint32_t)m->epilogue;
     bool           acts = m->epilogue == EPILOGUE_ACT || m->epilogue == EPILOGUE_GLU;
     vk_dispatch    x = vk_begin(s->kernel, s->local);
@@ -29297,8 +29388,8 @@ static void vk_matmul_add(vk_device *d, vk_list *list, const vk_matmul *m) {
 
 /* ==== src/vk_small.h ========================================================================================== */
 
-/* The device's work on columns: norms, embedding, gathering, quantising, sums. Columns lie `ld` floats apart (a multiple of 32), their
- * pads are zero and stay so. Each function appends one dispatch (embedding: one a part of the weight). */
+/* The device's work on columns: norms, embedding, gathering, quantising, sums. Columns lie `ld` floats apart (a multiple
+ * of 32), their pads are zero and stay so. Each function appends one dispatch (embedding: one a part of the weight). */
 #ifndef NOVA_VK_SMALL_H
 #define NOVA_VK_SMALL_H
 
@@ -29319,25 +29410,25 @@ typedef struct vk_norm {
 
 static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m);
 
-/* y[c] = row id of w, of each of the pass's columns; `col` is the word of `now` where the columns' table begins. n_col: columns at most,
- * those behind the pass's are left alone. */
-static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y, uint32_t ld,
-                         uint32_t n_col, bool barrier);
+/* y[c] = row id of w, of each of the pass's columns; `col` is the word of `now` where the columns' table begins. n_col:
+ * columns at most, those behind the pass's are left alone. */
+static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y,
+                         uint32_t ld, uint32_t n_col, bool barrier);
 
 /* y[i] = x[now[out + i]] for at most n_col gathered columns, from the head's window on where `windowed`. y is not x. */
-static void vk_gather_add(vk_device *d, vk_list *list, vk_slice x, uint32_t ld_x, vk_slice now, uint32_t out, bool windowed,
-                          vk_slice y, uint32_t ld_y, uint32_t n, uint32_t n_col, bool barrier);
+static void vk_gather_add(vk_device *d, vk_list *list, vk_slice x, uint32_t ld_x, vk_slice now, uint32_t out,
+                          bool windowed, vk_slice y, uint32_t ld_y, uint32_t n, uint32_t n_col, bool barrier);
 
 /* Bytes of the quantised twin of a buffer of n_col columns; the word where its pairs begin. */
 static uint64_t vk_quantised_bytes(uint32_t ld, uint32_t n_col);
 static uint32_t vk_quantised_scales(uint32_t ld, uint32_t n_col);
 /* The first n numbers of each column; `scales`: the word where the pairs begin. */
-static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice x, vk_slice xq, uint32_t scales, uint32_t n, uint32_t ld,
-                            uint32_t n_col, bool barrier);
+static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice x, vk_slice xq, uint32_t scales, uint32_t n,
+                            uint32_t ld, uint32_t n_col, bool barrier);
 
 /* y += x */
-NOVA_UNUSED static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x, uint32_t n,
-                       uint32_t n_col, bool barrier);
+NOVA_UNUSED static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x,
+                                   uint32_t n, uint32_t n_col, bool barrier);
 
 #endif
 #endif
@@ -29350,7 +29441,8 @@ NOVA_UNUSED static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint
 
 /* Lanes for n pieces of work: whole subgroups, as many as are of use and allowed. */
 static uint32_t lanes_for(const vk_device *d, uint32_t n, uint32_t most) {
-    uint32_t subgroup = d->caps.subgroup_max ? d->caps.subgroup_max : d->caps.subgroup, lanes = subgroup ? subgroup : 32;
+    uint32_t subgroup = d->caps.subgroup_max ? d->caps.subgroup_max : d->caps.subgroup;
+    uint32_t lanes    = subgroup ? subgroup : 32;
     if (most > d->caps.max_workgroup) most = d->caps.max_workgroup;
     while (lanes < n && 2 * lanes <= most) lanes *= 2;
     return lanes;
@@ -29367,7 +29459,8 @@ static vk_dispatch columns_begin(const vk_device *d, vk_kernel kernel, uint32_t 
 }
 
 static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m) {
-    /* On a GPU one column must not leave it waiting: many lanes. On a CPU every further subgroup costs, and one needs no barrier. */
+    /* On a GPU one column must not leave it waiting: many lanes. On a CPU every further subgroup costs, and one needs no
+     * barrier. */
     bool        cpu   = d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU, quantised = m->yq.size != 0;
     bool        sg    = (d->caps.can & VK_CAN_SUBGROUP) != 0;
     uint32_t    lanes = cpu ? d->caps.subgroup : lanes_for(d, (m->n + 3) / 4, 512);
@@ -29391,8 +29484,8 @@ static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m) {
     vk_list_add(list, &x);
 }
 
-static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y, uint32_t ld,
-                         uint32_t n_col, bool barrier) {
+static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y,
+                         uint32_t ld, uint32_t n_col, bool barrier) {
     for (uint32_t i = 0; i < w->n_parts; i++) {
         const vk_part *p = &w->parts[i];
         vk_dispatch    x = columns_begin(d, KERNEL_EMBED, (w->n_in + 3) / 4, n_col, barrier && i == 0);
@@ -29414,8 +29507,8 @@ static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_sli
     }
 }
 
-static void vk_gather_add(vk_device *d, vk_list *list, vk_slice from, uint32_t ld_x, vk_slice now, uint32_t out, bool windowed,
-                          vk_slice y, uint32_t ld_y, uint32_t n, uint32_t n_col, bool barrier) {
+static void vk_gather_add(vk_device *d, vk_list *list, vk_slice from, uint32_t ld_x, vk_slice now, uint32_t out,
+                          bool windowed, vk_slice y, uint32_t ld_y, uint32_t n, uint32_t n_col, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_GATHER, (n + 3) / 4, n_col, barrier);
     vk_bind(&x, from);
     vk_bind(&x, now);
@@ -29431,8 +29524,8 @@ static void vk_gather_add(vk_device *d, vk_list *list, vk_slice from, uint32_t l
 static uint32_t vk_quantised_scales(uint32_t ld, uint32_t n_col) { return n_col * (ld / 4); }
 static uint64_t vk_quantised_bytes(uint32_t ld, uint32_t n_col) { return (uint64_t)n_col * (ld / 32) * 40; }
 
-static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice xq, uint32_t scales, uint32_t n, uint32_t ld,
-                            uint32_t n_col, bool barrier) {
+static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice xq, uint32_t scales, uint32_t n,
+                            uint32_t ld, uint32_t n_col, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_QUANTISE, (n + 31) / 32, n_col, barrier);
     vk_bind(&x, from);
     vk_bind(&x, xq);
@@ -29442,8 +29535,8 @@ static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice
     vk_list_add(list, &x);
 }
 
-static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice addend, uint32_t ld_x, uint32_t n,
-                       uint32_t n_col, bool barrier) {
+static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice addend, uint32_t ld_x,
+                       uint32_t n, uint32_t n_col, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_ADD, (n + 3) / 4, n_col, barrier);
     vk_bind(&x, y);
     vk_bind(&x, addend);
@@ -29594,6 +29687,9 @@ typedef struct attend_plan {
     uint32_t    n_splits;
     uint32_t    unit;                 /* words of V that a lane loads at once */
     uint32_t    lane_rows;
+    vk_matrix   matrix;
+    uint32_t    subgroup;             /* of ATTEND_MANY_MATRIX: lanes, 0 elsewhere */
+    bool        held;                 /* queries stay in registers */
 } attend_plan;
 
 /* The widest load that divides a row of V. */
@@ -29667,14 +29763,70 @@ static attend_plan many_plan(const vk_device *d, const vk_attend *a) {
     return p;
 }
 
+/* Shared memory of attend_cm.comp, in bytes: the same sums as there. */
+static uint32_t matrix_shared(const vk_cache *c, const attend_plan *p, uint32_t split) {
+    uint32_t deep = (uint32_t)attend_div(c->head_dim_k, p->matrix.k) * p->matrix.k;
+    uint32_t wide = attend_div(c->head_dim_v, p->matrix.n * split) * p->matrix.n * split;
+    uint32_t kp = attend_div(deep, 8) | 1, vp = attend_div(wide, 8) | 1, pp = 5, sp = 9, step = 32;
+    uint32_t k = step * kp > p->rows * pp ? step * kp : p->rows * pp, all = k + step * vp + p->rows * sp + p->rows / 4;
+    uint32_t q = (p->held ? 0 : all) + p->rows * kp;
+    return 16 * (q > all ? q : all);
+}
+
+/* The matrix shape to use: halves with float sums, as large as there is. */
+static bool attend_matrix(const vk_device *d, vk_matrix *out) {
+    uint32_t most = 0;
+    if (!(d->caps.can & VK_CAN_MATRIX) || !(d->caps.can & VK_CAN_F16) || !(d->caps.can & VK_CAN_SUBGROUP)) return false;
+    for (uint32_t i = 0; i < d->caps.n_matrices; i++) {
+        const vk_matrix *m = &d->caps.matrices[i];
+        uint32_t         size = m->m * m->n * m->k;
+        if (m->a != VK_COMPONENT_TYPE_FLOAT16_KHR || m->b != m->a || m->c != VK_COMPONENT_TYPE_FLOAT32_KHR) continue;
+        if (m->m % 4 || m->n % 8 || m->k % 8 || m->n > 16 || m->k > 32 || size <= most) continue;
+        most = size;
+        *out = *m;
+    }
+    return most != 0;
+}
+
+/* Four subgroups, or fewer where shared memory is short. Large heads: two subgroups share a strip of rows, and with it the
+ * registers that its result takes. False: these heads do not fit. */
+static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) {
+    const vk_cache *c     = a->cache;
+    uint32_t        n_rep = a->n_head / c->n_head_kv, split, groups;
+    memset(p, 0, sizeof *p);
+    if (!attend_matrix(d, &p->matrix)) return false;
+    p->path     = ATTEND_MANY_MATRIX;
+    p->subgroup = d->caps.subgroup;
+    if ((d->caps.can & VK_CAN_SIZED) && d->caps.subgroup_min <= 32 && d->caps.subgroup_max >= 32) p->subgroup = 32;
+    split   = c->head_dim_k > 128 || c->head_dim_v > 128 ? 2 : 1;
+    p->held = c->head_dim_k <= 128;
+    for (groups = 4; groups >= split; groups /= 2) {
+        uint32_t per_row = split * p->subgroup / p->matrix.m;     /* lanes of a row: whole ones, with whole eights of tokens */
+        p->rows  = groups / split * p->matrix.m;
+        p->lanes = groups * p->subgroup;
+        if (per_row * p->matrix.m != split * p->subgroup || (per_row & (per_row - 1)) || per_row > 4 || p->matrix.n * split > 32) return false;
+        if (p->lanes <= d->caps.max_workgroup && matrix_shared(c, p, split) <= d->caps.max_shared) break;
+    }
+    if (groups < split || c->head_dim_k > 256 || c->head_dim_v > 256) return false;
+    p->unit        = 1;
+    p->lane_rows   = 4;
+    p->head_blocks = attend_div(n_rep, p->rows);
+    p->heads       = attend_div(n_rep, p->head_blocks);
+    p->n_splits    = 1;
+    return true;
+}
+
 /* One column reads the cache once either way, some share it. */
 #define ATTEND_FEW_COLUMNS 4
 
 static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
-    (void)d;
-    if (a->path == ATTEND_MANY_MATRIX) return ATTEND_MANY_F32;
-    if (a->path != ATTEND_BEST) return a->path;
-    return a->n_col <= ATTEND_FEW_COLUMNS ? ATTEND_FEW : ATTEND_MANY_F32;
+    attend_plan p;
+    attend_path path = a->path;
+    if (path == ATTEND_BEST) {
+        bool halves = !a->cache->k_f32 && !a->cache->v_f32;       /* who keeps floats wants them */
+        path = a->n_col <= ATTEND_FEW_COLUMNS ? ATTEND_FEW : halves && !is_cpu(d) ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+    }
+    return path == ATTEND_MANY_MATRIX && !matrix_plan(d, a, &p) ? ATTEND_MANY_F32 : path;
 }
 
 static uint64_t vk_attend_partial(const vk_device *d, const vk_attend *a) {
@@ -29699,6 +29851,14 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     vk_spec(&x, a->sinks.size != 0);
     vk_spec(&x, p->n_splits == 1);
     if (p->lane_rows) vk_spec(&x, p->lane_rows);
+    if (p->subgroup) {
+        vk_spec(&x, p->matrix.m);
+        vk_spec(&x, p->matrix.n);
+        vk_spec(&x, p->matrix.k);
+        vk_spec(&x, p->subgroup);
+        vk_spec(&x, p->held);
+        x.subgroup = p->subgroup;
+    }
     vk_push(&x, a->now->col);
     vk_push(&x, a->now->run);
     vk_push(&x, a->now->sink_turn);
@@ -29753,6 +29913,9 @@ static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a)
     attend_plan p;
     switch (vk_attend_path(d, a)) {
     case ATTEND_FEW: few_add(d, list, a); break;
+    case ATTEND_MANY_MATRIX:
+        if (matrix_plan(d, a, &p)) many_add(list, a, KERNEL_ATTEND_CM, &p);
+        break;
     default:
         p = many_plan(d, a);
         many_add(list, a, KERNEL_ATTEND_MANY, &p);
@@ -29934,6 +30097,9 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
 
 /* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
 static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
+
+/* See nova_engine_kernels. */
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error);
 
 /* Columns that a pass may have so that a submit stays short, by what was measured so far. */
 static uint32_t vk_machine_columns(const vk_machine *m);
@@ -30631,6 +30797,72 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
     return NOVA_OK;
 }
 
+/* ---- Telling of kernels ---- */
+
+/* Dispatches of each pipeline in a list, which is compiled. */
+static nova_result count_pipelines(vk_machine *m, vk_list *l, uint32_t **counts, size_t *bytes, nova_error *error) {
+    if (l->failed) return fail_memory(error, l->capacity * sizeof *l->at, "the list of dispatches");
+    TRY(vk_compile(m->dev, l->at, l->n, error));
+    *bytes  = (m->dev->n_pipelines + 1) * sizeof **counts;
+    *counts = (uint32_t *)mem_zalloc(&m->h, *bytes);
+    if (!*counts) return fail_memory(error, *bytes, "the kernels' counts");
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->at[i].kernel != KERNEL_COUNT) (*counts)[l->at[i].pipeline]++;
+    return NOVA_OK;
+}
+
+static nova_result tell_kernel(vk_machine *m, uint32_t index, uint32_t n_token, uint32_t n_prompt, nova_kernel_fn fn, void *user,
+                               bool *go_on, nova_error *error) {
+    const vk_pipeline *p = &m->dev->pipelines[index];
+    nova_kernel_info   info;
+    char               constants[VK_SPECS * 12];
+    size_t             at = 0;
+    vk_statistics     *s  = (vk_statistics *)mem_zalloc(&m->h, sizeof *s);
+    if (!s) return fail_memory(error, sizeof *s, "a kernel's statistics");
+    constants[0] = 0;
+    for (uint32_t i = 0; i < p->n_spec; i++) at += (size_t)snprintf(constants + at, sizeof constants - at, "%s%u", i ? "," : "", p->spec[i]);
+    nova_result result = vk_statistics_get(m->dev, index, s, error);
+    memset(&info, 0, sizeof info);
+    info.name           = vk_kernels[p->kernel].name;
+    info.specialisation = constants;
+    info.n_token        = n_token;
+    info.n_prompt       = n_prompt;
+    info.subgroup       = p->subgroup;
+    info.n_statistics   = s->n;
+    info.statistics     = s->name_of;
+    info.values         = s->values;
+    info.code           = s->code;
+    if (result == NOVA_OK) *go_on = fn(user, &info);
+    vk_statistics_free(m->dev, s);
+    mem_free(&m->h, s, sizeof *s);
+    return result;
+}
+
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error) {
+    vk_list     token, prompt;
+    pass_shape  shape;
+    uint32_t   *n_token = NULL, *n_prompt = NULL;
+    size_t      token_bytes = 0, prompt_bytes = 0;
+    vk_list_init(&token, &m->h);
+    vk_list_init(&prompt, &m->h);
+    memset(&shape, 0, sizeof shape);
+    shape.n_col = m->desc.n_batch, shape.n_out = 1, shape.kept = m->desc.n_batch > 1;
+    list_whole(m, &token, 1, has_head(m) ? choice_kind_for(m, 1) : 0);
+    list_ops(m, &prompt, m->desc.op_first, m->desc.op_last, &shape);
+    nova_result result = count_pipelines(m, &token, &n_token, &token_bytes, error);
+    if (result == NOVA_OK) result = count_pipelines(m, &prompt, &n_prompt, &prompt_bytes, error);
+    bool go_on = true;
+    for (uint32_t i = 0; result == NOVA_OK && go_on && i < m->dev->n_pipelines; i++) {
+        uint32_t of_token = (i + 1) * sizeof *n_token < token_bytes ? n_token[i] : 0;
+        if (of_token || n_prompt[i]) result = tell_kernel(m, i, of_token, n_prompt[i], fn, user, &go_on, error);
+    }
+    mem_free(&m->h, n_token, token_bytes);
+    mem_free(&m->h, n_prompt, prompt_bytes);
+    vk_list_free(&token);
+    vk_list_free(&prompt);
+    return result;
+}
+
 /* ---- Opening ---- */
 
 /* The most that any number of columns needs for attention over a split cache. */
@@ -30729,6 +30961,7 @@ typedef struct gpu_desc {
     uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
     uint32_t          without;         /* NOVA_GPU_... */
     uint64_t          max_range, max_alloc;
+    bool              statistics;
     nova_progress_fn  progress;
     void             *progress_user;
 } gpu_desc;
@@ -30760,6 +30993,8 @@ static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, s
 static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row);
 static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static uint32_t    gpu_columns(const gpu *g);
+
+static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
     uint64_t    n_submits, n_dispatches, wait_ns, vram_bytes;
@@ -30793,6 +31028,9 @@ static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **lo
     return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu *g) { return (void)g, UINT32_MAX; }
+static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error) {
+    return (void)g, (void)fn, (void)user, (void)error, NOVA_OK;
+}
 static void     gpu_get_stats(const gpu *g, gpu_stats *out) {
     (void)g;
     memset(out, 0, sizeof *out);
@@ -30853,6 +31091,7 @@ static nova_result open_devices(gpu *g, const gpu_desc *desc, nova_error *error)
     while (g->n < n) {
         d.want = names[g->n];
         TRY(vk_device_open(&g->devices[g->n], &g->h, &d, error));
+        g->devices[g->n]->statistics = desc->statistics;
         g->n++;
     }
     return NOVA_OK;
@@ -31031,6 +31270,12 @@ static uint32_t gpu_columns(const gpu *g) {
     for (uint32_t k = 0; g && k < g->n; k++)
         if (g->machines[k]) least = (uint32_t)size_min(least, vk_machine_columns(g->machines[k]));
     return least;
+}
+
+static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error) {
+    for (uint32_t k = 0; g && k < g->n; k++)
+        if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, error));
+    return NOVA_OK;
 }
 
 static void gpu_get_stats(const gpu *g, gpu_stats *out) {
@@ -31733,6 +31978,7 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     g.n_logits  = e->plan.n_logits;
     g.max_pages = kv_pages_for(e->plan.n_ctx);
     g.without   = d->gpu_without;
+    g.statistics = d->gpu_statistics;
     g.progress  = d->progress;
     g.progress_user = d->progress_user;
     return gpu_open(&e->gpu, &e->h, &g, error);
@@ -31824,6 +32070,12 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->n_dispatches  = gpus.n_dispatches;
     info->gpu_wait_ns   = gpus.wait_ns;
     info->n_ops         = engine->prog.n_ops;
+}
+
+NOVA_API nova_result nova_engine_kernels(nova_engine *engine, nova_kernel_fn fn, void *user, nova_error *error) {
+    if (!engine || !fn) return fail(error, NOVA_ERROR_ARGUMENT, "nova_engine_kernels: an argument is NULL");
+    error_clear(error);
+    return gpu_kernels(engine->gpu, fn, user, error);
 }
 
 NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine_desc *desc, nova_engine_info *info,

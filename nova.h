@@ -265,6 +265,7 @@ typedef struct nova_engine_desc {
     uint32_t         gpu_layers;  /* most layers on GPUs, the output counting as one; default: as many as fit */
     uint32_t         cpu_without; /* NOVA_CPU_...: instruction sets not to use */
     uint32_t         gpu_without; /* NOVA_GPU_...: abilities not to use */
+    bool             gpu_statistics;   /* keep what nova_engine_kernels tells of the driver's; opening takes longer */
     nova_progress_fn progress;    /* for the GPU's copy of the weights; default: none */
     void            *progress_user;
     nova_alloc_fn    alloc;       /* default: the model's */
@@ -292,6 +293,26 @@ typedef struct nova_engine_info {
 } nova_engine_info;
 
 NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *info);
+/* One compiled kernel of an engine's GPUs. */
+typedef struct nova_kernel_info {
+    const char *name;              /* of the shader; all text lives as long as the call */
+    const char *specialisation;    /* the constants it was compiled with, parted by commas */
+    uint32_t    n_token, n_prompt; /* dispatches of a generated token, and of a full batch of a prompt */
+    uint32_t    subgroup;          /* lanes it was compiled for; 0: the driver chose */
+    /* By the driver, with gpu_statistics: names and values as it calls them (VK_KHR_pipeline_executable_properties). */
+    uint32_t           n_statistics;
+    const char *const *statistics;
+    const double      *values;
+    const char        *code;       /* its own disassembly, NULL: none */
+} nova_kernel_info;
+
+/* Return false to end the list. */
+typedef bool (*nova_kernel_fn)(void *user, const nova_kernel_info *kernel);
+
+/* Tells of every kernel that the engine's GPUs need for a token and for a full batch, compiling what was not used yet.
+ * Errors: DEVICE, MEMORY. The engine's thread. */
+NOVA_API nova_result nova_engine_kernels(nova_engine *engine, nova_kernel_fn fn, void *user, nova_error *error);
+
 /* What nova_engine_open would take for this descriptor, without taking it: cache_bytes, scratch_bytes and vram_bytes of
  * `info`, and the numbers that defaults resolve to. Errors: ARGUMENT, UNSUPPORTED. */
 NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine_desc *desc, nova_engine_info *info,

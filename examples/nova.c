@@ -84,6 +84,7 @@ typedef struct job {
     nova_error        error;
     double            load_ms;
     bar               progress;
+    bool              statistics;    /* of the kernels are wanted */
     bool              own_bar;       /* the call draws one for its whole, so that parts must not */
     uint64_t          n_fed;         /* tokens of the last feeding that were evaluated */
     text              out;           /* the JSON object */
@@ -153,6 +154,7 @@ static nova_engine_desc engine_desc(const job *j, uint32_t n_ctx) {
     desc.gpu_layers  = j->o.gpu_layers;
     desc.gpu_without = j->o.gpu_without;
     desc.vram_bytes  = j->o.vram;
+    desc.gpu_statistics = j->statistics;
     return desc;
 }
 
@@ -1482,6 +1484,56 @@ static int call_bench(job *j) {
 }
 
 /* ---------------------------------------------------------------------------------------------------------------
+ * kernels
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static bool kernel_json(void *user, const nova_kernel_info *k) {
+    job  *j = (job *)user;
+    text *o = &j->out;
+    json_open(o, NULL, '{');
+    json_text(o, "name", k->name);
+    json_text(o, "specialisation", k->specialisation);
+    json_int(o, "dispatches_per_token", k->n_token);
+    json_int(o, "dispatches_per_batch", k->n_prompt);
+    json_int(o, "subgroup", k->subgroup);
+    json_open(o, "statistics", '{');
+    for (uint32_t i = 0; i < k->n_statistics; i++) json_real(o, k->statistics[i], k->values[i]);
+    json_close(o, '}');
+    if (j->o.code && k->code) json_text(o, "code", k->code);
+    json_close(o, '}');
+    return true;
+}
+
+static bool kernel_people(void *user, const nova_kernel_info *k) {
+    job *j = (job *)user;
+    text line = {NULL, 0, 0};
+    text_printf(&line, "%-18s %4u a token %4u a batch  (%s)", k->name, k->n_token, k->n_prompt, k->specialisation);
+    for (uint32_t i = 0; i < k->n_statistics; i++)
+        if (k->values[i] != 0) text_printf(&line, "%s %s %.10g", i ? "," : " :", k->statistics[i], k->values[i]);
+    text_char(&line, '\n');
+    out_write(j, line.p, line.n);
+    text_free(&line);
+    return true;
+}
+
+static int call_kernels(job *j) {
+    j->statistics = true;
+    if (!j->o.device) j->o.device = "gpu";
+    if (!job_open(j, j->o.n_ctx)) return job_failed(j);
+    if (j->o.json) {
+        json_open(&j->out, NULL, '{');
+        json_engine(&j->out, &j->engine_info);
+        json_open(&j->out, "kernels", '[');
+    }
+    if (nova_engine_kernels(j->engine, j->o.json ? kernel_json : kernel_people, j, &j->error) != NOVA_OK) return job_failed(j);
+    if (j->o.json) {
+        json_close(&j->out, ']');
+        json_close(&j->out, '}');
+    }
+    return EXIT_DONE;
+}
+
+/* ---------------------------------------------------------------------------------------------------------------
  * The calls, their help, and the start
  * ------------------------------------------------------------------------------------------------------------ */
 
@@ -1497,7 +1549,7 @@ static const struct call {
     {"logits", "-m FILE --ids 1,2,3 -o FILE", "write the logits behind given tokens to a file", LOGITS, call_logits},
     {"perplexity", "-m FILE -f TEXT", "measure how well a model predicts a text", PERPLEXITY, call_perplexity},
     {"bench", "-m FILE", "measure the speed", BENCH, call_bench},
-    {"kernels", "", "", 0, NULL},
+    {"kernels", "-m FILE", "tell what a GPU runs for a model, kernel by kernel", KERNELS, call_kernels},
     {"profile", "", "", 0, NULL},
     {"plan", "", "", 0, NULL},
     {"pack", "", "", 0, NULL},

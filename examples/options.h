@@ -17,8 +17,8 @@ static PRINTF_LIKE(2, 3) int bad_usage(const char *call, const char *format, ...
     return EXIT_USAGE;
 }
 
-enum { RUN = 1, CHAT = 2, INFO = 4, TOKENIZE = 8, LOGITS = 16, PERPLEXITY = 32, BENCH = 64 };
-enum { GENERATE = RUN | CHAT, MEASURE = LOGITS | PERPLEXITY | BENCH, EVERY = 127 };
+enum { RUN = 1, CHAT = 2, INFO = 4, TOKENIZE = 8, LOGITS = 16, PERPLEXITY = 32, BENCH = 64, KERNELS = 128 };
+enum { GENERATE = RUN | CHAT, MEASURE = LOGITS | PERPLEXITY | BENCH, EVERY = 255 };
 
 typedef struct options {
     const char *model, *prompt, *file, *output, *system, *ids, *device;
@@ -26,7 +26,7 @@ typedef struct options {
     uint64_t    seed, vram;
     float       temperature, top_p, min_p, repeat_penalty;
     int         cache_k, cache_v, limit;   /* as nova_cache_type, nova_limit */
-    bool        json, jsonl, raw, special, ignore_end, devices, all, tensors, one_by_one, verbose, help;
+    bool        json, jsonl, raw, special, ignore_end, devices, all, tensors, one_by_one, code, verbose, help;
 } options;
 
 typedef enum option_kind {
@@ -87,6 +87,8 @@ static const option OPTIONS[] = {
     {BENCH, "-p", "N", OPTION_COUNT, AT(n_prompt), 0, 1u << 24, "tokens of the prompt (512)"},
     {BENCH, "-n", "N", OPTION_COUNT, AT(n_gen), 0, 1u << 24, "tokens to generate (128)"},
     {BENCH, "-r", "N", OPTION_COUNT, AT(n_runs), 1, 1000, "runs, of which the median counts (3)"},
+
+    {KERNELS, "--code", NULL, OPTION_FLAG, AT(code), 0, 0, "with --json: the driver's disassembly too"},
 
     {EVERY & ~(unsigned)CHAT, "--json", NULL, OPTION_FLAG, AT(json), 0, 0, "one JSON object on stdout"},
     {EVERY, "-t", "N", OPTION_COUNT, AT(n_threads), 1, 1024, "threads (the processor's cores)"},

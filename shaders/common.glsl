@@ -1,7 +1,7 @@
 // What several kernels share: halves, activations, and, where REDUCE is defined, sums and maxima over a workgroup.
 //
-// REDUCE: the workgroup's size, a constant expression (usually the specialization constant 0). With SG defined the module may use
-// subgroup operations.
+// REDUCE: the workgroup's size, a constant expression (usually the specialization constant 0). With SG defined the
+// module may use subgroup operations.
 #ifndef COMMON_GLSL
 #define COMMON_GLSL
 
@@ -94,8 +94,8 @@ float group_max(float v) {
 
 #else
 
-// Two steps instead of a tree: up to 16 lanes take every 16th value each, then all lanes take those: two barriers fewer than
-// half of a tree's, no bank conflict (the second step's reads are broadcasts).
+// Two steps instead of a tree, so that there are few barriers: up to 16 lanes add up every 16th value each, then all
+// lanes add up those. No bank is met twice; the second step's reads are broadcasts.
 #define REDUCE_STEP 16u
 shared float reduce_step[16];
 

@@ -1,8 +1,8 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
-// y[c] = row id(c) of a weight, as floats: a lane a quad. Ids come from the columns' table in `now`; those that lie in another part
-// of the weight are left to its dispatch.
+// y[c] = row id(c) of a weight, as floats: a lane a quad. Ids come from the columns' table in `now`; those that lie in
+// another part of the weight are left to its dispatch.
 //
 // Bindings: 0 the weight's part, 1 now, 2 y. Groups: x quads / L, y columns.
 

@@ -3,13 +3,13 @@
 
 // y[c][row] (=, +=, act, glu) sum over i of w[row][i] x[c][i], + bias[row], for N_COL columns, 1 to 8.
 //
-// LANES neighbours share a row: lane k takes units k, k + LANES, ... of it, so that neighbours read neighbouring 16 bytes;
-// each takes the same units of ROWS rows, so that x is read once for all of them. A workgroup is L / LANES such teams. At the end the
+// LANES neighbours, a team, share a row: lane k takes units k, k + LANES, ... of it, so that neighbours read
+// neighbouring 16 bytes; each takes the same units of ROWS rows, so that x is read once for all of them. At the end the
 // sums of a team are added up and dealt out over its lanes. LANES = 1, a row a lane, is for CPUs: x is then the same for
 // a whole vector, and nothing is added across lanes.
 //
-// x comes straight from its buffer, or, STAGE units at a time, through shared memory, where a unit takes an odd number of
-// vec4s, so that lanes that read the same quad of neighbouring units meet no bank twice. With DOT x is quantised.
+// x comes straight from its buffer, or, STAGE units at a time, through shared memory, where a unit takes an odd number
+// of vec4s: lanes that read the same quad of neighbouring units then meet no bank twice. With DOT x is quantised.
 //
 // Bindings: 0 w[0], 1 w[1] (glu; else any), 2 x (floats; DOT: quantised), 3 y, 4 bias[0], 5 bias[1] (where none: any).
 
@@ -54,7 +54,8 @@ const uint N_W = EPILOGUE == GLU ? 2 : 1;
 const uint UNIT = W_QUADS | 1;                      // of shared memory
 
 #ifdef SG
-// Sums of a lane after each step of dealing them out: halved as long as they part evenly. By name, so that every index is a constant.
+// Sums of a lane after each step of dealing them out: halved as long as they part evenly. By name, so that every index
+// is a constant.
 const uint N_1 = N % 2 == 0 ? N / 2 : N, N_2 = N_1 % 2 == 0 ? N_1 / 2 : N_1, N_3 = N_2 % 2 == 0 ? N_2 / 2 : N_2,
            N_4 = N_3 % 2 == 0 ? N_3 / 2 : N_3, N_5 = N_4 % 2 == 0 ? N_4 / 2 : N_4, N_6 = N_5 % 2 == 0 ? N_5 / 2 : N_5;
 const uint N_END = LANES_LOG == 0 ? N : LANES_LOG == 1 ? N_1 : LANES_LOG == 2 ? N_2 : LANES_LOG == 3 ? N_3 :
@@ -101,7 +102,7 @@ void add_unit(w_row base[2], w_row step, uint unit, uint at) {
         }
     }
 #else
-    // A unit is summed by itself, and multiplied by its scale then: a long row's sum has few additions one behind the other.
+    // A unit is summed by itself, then multiplied by its scale: a long row's sum has few additions in a row.
     float part[N_W * N];
     [[unroll]] for (uint q = 0; q < W_QUADS; q++) {
         vec4 w[N_W * ROWS];
@@ -109,13 +110,16 @@ void add_unit(w_row base[2], w_row step, uint unit, uint at) {
         [[unroll]] for (uint c = 0; c < N_COL; c++) {
             vec4 x = STAGE > 0 ? stage[(c * STAGE + at) * UNIT + q] : x4[c * (ld_x / 4) + unit * W_QUADS + q];
             [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) {
-                bool  begins = q == 0 || (FORMAT == W_Q6_K && q == 4), ends = q + 1 == W_QUADS || (FORMAT == W_Q6_K && q == 3);
+                bool  begins = q == 0 || (FORMAT == W_Q6_K && q == 4);
+                bool  ends = q + 1 == W_QUADS || (FORMAT == W_Q6_K && q == 3);
                 float p = begins ? w[r].x * x.x : fma(w[r].x, x.x, part[r * N_COL + c]);
                 p = fma(w[r].y, x.y, p);
                 p = fma(w[r].z, x.z, p);
                 p = fma(w[r].w, x.w, p);
                 part[r * N_COL + c] = p;
-                if (ends) acc[r * N_COL + c] = W_DEFERS ? fma(p, w_scale(u[r], q), acc[r * N_COL + c]) : acc[r * N_COL + c] + p;
+                if (!ends) continue;
+                if (W_DEFERS) acc[r * N_COL + c] = fma(p, w_scale(u[r], q), acc[r * N_COL + c]);
+                else acc[r * N_COL + c] += p;
             }
         }
     }
@@ -181,8 +185,8 @@ void main() {
     }
 
 #ifdef SG
-    // At each step a lane keeps one half of its sums and gives the other one to its partner; where they do not part evenly, both add up all,
-    // and the upper one is out.
+    // At each step a lane keeps one half of its sums and gives the other one to its partner; where they do not part
+    // evenly, both add up all, and the upper one is out.
     uint first = 0;
     bool mine = true;
 #define STEP(s, HAD, HAS)                                                                              \

@@ -4,8 +4,8 @@
 // y[c] = normalised x[c] times w plus b, a column a workgroup: RMS x / sqrt(mean(x^2) + eps), or LayerNorm
 // (x - mean) / sqrt(variance + eps). With FLOATS as floats (y may be x), with QUANTISED as int8 (README.md).
 //
-// Lanes take a vec4 each; a column is read again for each step, out of the cache. Where it is quantised, a lane takes a group of
-// 32: nothing is exchanged then.
+// Lanes take a vec4 each; a column is read again for each step, out of the cache. Where it is quantised, a lane takes a
+// group of 32: nothing is exchanged then.
 //
 // Bindings: 0 x, 1 y, 2 w, 3 b, 4 quantised y; where one is not there, any.
 

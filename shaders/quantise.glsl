@@ -1,11 +1,11 @@
-// Activations as int8 by groups of 32, README.md's layout, at binding QUANTISE_BINDING. The same rounding as src/cpu_input.h's.
+// Activations as int8 by groups of 32, in README.md's layout, at binding QUANTISE_BINDING. Rounding: src/cpu_input.h.
 
 layout(set = 0, binding = QUANTISE_BINDING) writeonly buffer q_codes { uvec4 q_code[]; };
 layout(set = 0, binding = QUANTISE_BINDING) writeonly buffer q_pairs { vec2 q_pair[]; };
 
 // Group `at` ([column][group]) from its 8 quads; pairs begin at q_scales.
 void quantise(vec4 v[8], uint at, uint q_scales) {
-    uvec4 top4 = uvec4(0);   // of the numbers without sign: as integers they have the same order, and a NaN is above all
+    uvec4 top4 = uvec4(0);   // of the numbers without sign, which as integers have the same order, NaN above all
     [[unroll]] for (uint i = 0; i < 8; i++) top4 = max(top4, floatBitsToUint(v[i]) & 0x7fffffffu);
     uint  top = max(max(top4.x, top4.y), max(top4.z, top4.w));
     float most = uintBitsToFloat(top), d = most / 127.0, inverse = 127.0 / most;

@@ -1,25 +1,25 @@
 // Decoding of the planar weight layouts (README.md): every format behind one interface, chosen by the specialization
-// constant FORMAT, which the includer declares (`layout(constant_id = N) const uint FORMAT = 3;`) before it includes this.
+// constant FORMAT, which the includer declares (`layout(constant_id = N) const uint FORMAT = 3;`) before the include.
 //
 // A weight is read by units: what one 16-byte load of the codes plane holds. A unit is W_QUADS quads (vectors of 4
-// consecutive weights): F32 1, F16 and BF16 2, Q8_0 4, all others 8, which is a group of 32. Unit u of a row holds quads
-// W_QUADS * u .. W_QUADS * u + W_QUADS - 1 of it; a row has n_pad / (4 * W_QUADS) units.
+// consecutive weights): F32 1, F16 and BF16 2, Q8_0 4, all others 8, which is a group of 32. Unit u of a row holds its
+// quads W_QUADS * u .. W_QUADS * u + W_QUADS - 1; a row has n_pad / (4 * W_QUADS) units.
 //
 //   w_planes p = w_planes(codes, high, scales, extra);    starts of the planes in words, by push constant
 //   w_raw   r = w_fetch(i, p, n_pad, row, unit);          loads only; binding i: 0 .. W_BINDINGS - 1
 //   w_unit  u = w_open(r, unit);                          unpacks the scales
 //   vec4    v = w_quad(u, q);                             quad q of the unit, 0 <= q < W_QUADS, as floats
 //   int     c = w_pack(u, q);                             the same as four signed bytes for an integer dot product:
-//                                                         value = w_scale(u, q) * byte + w_min(u); w_min is 0 for formats
-//                                                         that W_AFFINE does not hold for. Only where W_PACKS.
+//                                                         value = w_scale(u, q) * byte + w_min(u); w_min is 0 where
+//                                                         W_AFFINE does not hold. Only where W_PACKS.
 //   vec4    v = w_element4(i, p, n_pad, row, quad);       all of it, quad of the row: for kernels that read few
 //
 // In a loop over a row's units: w_row_of once, w_fetch_at for each; the next row lies w_rows(n_pad, 1) behind.
 //
-// Bring q as a constant (unrolled loops): then nothing is selected at run time. A row's scale is exact in float, and for
-// the formats without minimum so is every value.
+// Bring q as a constant (unrolled loops): then nothing is selected at run time. Scales are exact in float, and for the
+// formats without minimum so is every value.
 //
-// W_BINDINGS (1 if not defined; 2: gate and up) and W_BINDING (the first's number, 0 if not defined) before the include.
+// Before the include: W_BINDINGS (1 if not defined; 2: gate and up), W_BINDING (the first's number, 0 if not defined).
 
 #include "common.glsl"
 
@@ -94,7 +94,9 @@ w_row w_rows(uint n_pad, uint rows) {
     return s;
 }
 
-w_row w_row_add(w_row a, w_row b) { return w_row(a.codes + b.codes, a.high + b.high, a.scales + b.scales, a.extra + b.extra); }
+w_row w_row_add(w_row a, w_row b) {
+    return w_row(a.codes + b.codes, a.high + b.high, a.scales + b.scales, a.extra + b.extra);
+}
 
 w_row w_row_times(w_row a, uint n) { return w_row(n * a.codes, n * a.high, n * a.scales, n * a.extra); }
 
@@ -120,7 +122,9 @@ w_raw w_fetch_at(uint i, w_row at, uint unit) {
     return r;
 }
 
-w_raw w_fetch(uint i, w_planes p, uint n_pad, uint row, uint unit) { return w_fetch_at(i, w_row_of(p, n_pad, row), unit); }
+w_raw w_fetch(uint i, w_planes p, uint n_pad, uint row, uint unit) {
+    return w_fetch_at(i, w_row_of(p, n_pad, row), unit);
+}
 
 float w_signed_byte(uint w, uint b) { return float(bitfieldExtract(int(w), int(8 * b), 8)); }
 
@@ -181,8 +185,8 @@ int w_pack(w_unit u, uint q) {
     return int(w);
 }
 
-// A quad without its factor, for sums that are multiplied at their end: of formats with W_DEFERS the codes with their offset taken off,
-// whose factor is w_scale; of the others the values.
+// A quad without its factor, for sums that are multiplied at their end: of formats with W_DEFERS the codes with their
+// offset taken off, whose factor is w_scale; of the others the values.
 vec4 w_codes(w_unit u, uint q) {
     if (FORMAT == W_F32) return uintBitsToFloat(u.codes);
     if (FORMAT == W_F16)
@@ -193,7 +197,8 @@ vec4 w_codes(w_unit u, uint q) {
         return uintBitsToFloat(uvec4(w.x << 16, w.x & 0xffff0000u, w.y << 16, w.y & 0xffff0000u));
     }
     uint w = w_bytes(u, q);
-    if (FORMAT == W_Q8_0) return vec4(w_signed_byte(w, 0), w_signed_byte(w, 1), w_signed_byte(w, 2), w_signed_byte(w, 3));
+    if (FORMAT == W_Q8_0)
+        return vec4(w_signed_byte(w, 0), w_signed_byte(w, 1), w_signed_byte(w, 2), w_signed_byte(w, 3));
     vec4 c = vec4(w & 0xffu, w >> 8 & 0xffu, w >> 16 & 0xffu, w >> 24);
     if (W_AFFINE) return fma(c, vec4(u.d0), vec4(u.m));
     return c - (FORMAT == W_Q4_0 ? 8.0 : FORMAT == W_Q5_0 ? 16.0 : 32.0);

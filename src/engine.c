@@ -166,6 +166,7 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     g.n_logits  = e->plan.n_logits;
     g.max_pages = kv_pages_for(e->plan.n_ctx);
     g.without   = d->gpu_without;
+    g.statistics = d->gpu_statistics;
     g.progress  = d->progress;
     g.progress_user = d->progress_user;
     return gpu_open(&e->gpu, &e->h, &g, error);
@@ -257,6 +258,12 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->n_dispatches  = gpus.n_dispatches;
     info->gpu_wait_ns   = gpus.wait_ns;
     info->n_ops         = engine->prog.n_ops;
+}
+
+NOVA_API nova_result nova_engine_kernels(nova_engine *engine, nova_kernel_fn fn, void *user, nova_error *error) {
+    if (!engine || !fn) return fail(error, NOVA_ERROR_ARGUMENT, "nova_engine_kernels: an argument is NULL");
+    error_clear(error);
+    return gpu_kernels(engine->gpu, fn, user, error);
 }
 
 NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine_desc *desc, nova_engine_info *info,

@@ -21,6 +21,9 @@ static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **lo
     return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu *g) { return (void)g, UINT32_MAX; }
+static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error) {
+    return (void)g, (void)fn, (void)user, (void)error, NOVA_OK;
+}
 static void     gpu_get_stats(const gpu *g, gpu_stats *out) {
     (void)g;
     memset(out, 0, sizeof *out);
@@ -81,6 +84,7 @@ static nova_result open_devices(gpu *g, const gpu_desc *desc, nova_error *error)
     while (g->n < n) {
         d.want = names[g->n];
         TRY(vk_device_open(&g->devices[g->n], &g->h, &d, error));
+        g->devices[g->n]->statistics = desc->statistics;
         g->n++;
     }
     return NOVA_OK;
@@ -259,6 +263,12 @@ static uint32_t gpu_columns(const gpu *g) {
     for (uint32_t k = 0; g && k < g->n; k++)
         if (g->machines[k]) least = (uint32_t)size_min(least, vk_machine_columns(g->machines[k]));
     return least;
+}
+
+static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error) {
+    for (uint32_t k = 0; g && k < g->n; k++)
+        if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, error));
+    return NOVA_OK;
 }
 
 static void gpu_get_stats(const gpu *g, gpu_stats *out) {

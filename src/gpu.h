@@ -16,6 +16,7 @@ typedef struct gpu_desc {
     uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
     uint32_t          without;         /* NOVA_GPU_... */
     uint64_t          max_range, max_alloc;
+    bool              statistics;
     nova_progress_fn  progress;
     void             *progress_user;
 } gpu_desc;
@@ -47,6 +48,8 @@ static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, s
 static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row);
 static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static uint32_t    gpu_columns(const gpu *g);
+
+static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
     uint64_t    n_submits, n_dispatches, wait_ns, vram_bytes;

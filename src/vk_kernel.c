@@ -297,4 +297,68 @@ static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova
     return result;
 }
 
+/* ---- What the driver tells ---- */
+
+static double statistic_value(const VkPipelineExecutableStatisticKHR *s) {
+    switch (s->format) {
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_BOOL32_KHR: return s->value.b32 ? 1.0 : 0.0;
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_INT64_KHR: return (double)s->value.i64;
+    case VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR: return (double)s->value.u64;
+    default: return s->value.f64;
+    }
+}
+
+static nova_result statistics_of(vk_device *d, const VkPipelineExecutableInfoKHR *info, vk_statistics *out, nova_error *error) {
+    VkPipelineExecutableStatisticKHR *all;
+    uint32_t                          n    = VK_MOST_STATISTICS;
+    size_t                            size = n * sizeof *all;
+    all = (VkPipelineExecutableStatisticKHR *)mem_zalloc(&d->h, size);
+    if (!all) return fail_memory(error, size, "a pipeline's statistics");
+    for (uint32_t i = 0; i < n; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR;
+    VkResult r = d->api.GetPipelineExecutableStatisticsKHR(d->device, info, &n, all);
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n; i++) {
+        memcpy(out->names[i], all[i].name, sizeof out->names[i]);
+        out->names[i][sizeof out->names[i] - 1] = 0;
+        out->name_of[i] = out->names[i];
+        out->values[i]  = statistic_value(&all[i]);
+        out->n          = i + 1;
+    }
+    mem_free(&d->h, all, size);
+    return NOVA_OK;
+}
+
+static nova_result code_of(vk_device *d, const VkPipelineExecutableInfoKHR *info, vk_statistics *out, nova_error *error) {
+    VkPipelineExecutableInternalRepresentationKHR all[16];
+    uint32_t n = COUNT_OF(all);
+    memset(all, 0, sizeof all);
+    for (uint32_t i = 0; i < n; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR;
+    VkResult r = d->api.GetPipelineExecutableInternalRepresentationsKHR(d->device, info, &n, all);
+    uint32_t last = UINT32_MAX;
+    for (uint32_t i = 0; (r == VK_SUCCESS || r == VK_INCOMPLETE) && i < n; i++)
+        if (all[i].isText && all[i].dataSize) last = i;
+    if (last == UINT32_MAX) return NOVA_OK;
+    out->code_bytes = all[last].dataSize + 1;
+    out->code       = (char *)mem_zalloc(&d->h, out->code_bytes);
+    if (!out->code) return fail_memory(error, out->code_bytes, "a pipeline's code");
+    for (uint32_t i = 0; i < n; i++) all[i].dataSize = i == last ? out->code_bytes - 1 : 0, all[i].pData = NULL;
+    all[last].pData = out->code;
+    d->api.GetPipelineExecutableInternalRepresentationsKHR(d->device, info, &n, all);
+    return NOVA_OK;
+}
+
+static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error) {
+    VkPipelineExecutableInfoKHR info;
+    memset(out, 0, sizeof *out);
+    if (!d->statistics || !(d->caps.can & VK_CAN_EXECUTABLE) || !d->api.GetPipelineExecutableStatisticsKHR ||
+        !d->api.GetPipelineExecutableInternalRepresentationsKHR)
+        return NOVA_OK;
+    memset(&info, 0, sizeof info);
+    info.sType    = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR;
+    info.pipeline = d->pipelines[pipeline].handle;   /* a compute pipeline has one executable, number 0 */
+    TRY(statistics_of(d, &info, out, error));
+    return code_of(d, &info, out, error);
+}
+
+static void vk_statistics_free(vk_device *d, vk_statistics *s) { mem_free(&d->h, s->code, s->code_bytes); }
+
 #endif

@@ -53,6 +53,20 @@ static nova_result vk_compile(vk_device *d, vk_dispatch *list, uint32_t n, nova_
 /* Records a compiled list. `sets` are n descriptor sets of d->set_layout, which are written here. */
 static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets);
 
+/* What the driver tells of a pipeline, where it was made with d->statistics. Freed with vk_statistics_free. */
+#define VK_MOST_STATISTICS 64
+typedef struct vk_statistics {
+    uint32_t    n;
+    char        names[VK_MOST_STATISTICS][VK_MAX_DESCRIPTION_SIZE];
+    const char *name_of[VK_MOST_STATISTICS];
+    double      values[VK_MOST_STATISTICS];
+    char       *code;           /* the last textual representation: the nearest to the machine */
+    size_t      code_bytes;
+} vk_statistics;
+
+static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error);
+static void        vk_statistics_free(vk_device *d, vk_statistics *s);
+
 /* Makes what was recorded visible to the host. */
 static void vk_record_end(vk_device *d, VkCommandBuffer commands);
 

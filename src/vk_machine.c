@@ -687,6 +687,72 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
     return NOVA_OK;
 }
 
+/* ---- Telling of kernels ---- */
+
+/* Dispatches of each pipeline in a list, which is compiled. */
+static nova_result count_pipelines(vk_machine *m, vk_list *l, uint32_t **counts, size_t *bytes, nova_error *error) {
+    if (l->failed) return fail_memory(error, l->capacity * sizeof *l->at, "the list of dispatches");
+    TRY(vk_compile(m->dev, l->at, l->n, error));
+    *bytes  = (m->dev->n_pipelines + 1) * sizeof **counts;
+    *counts = (uint32_t *)mem_zalloc(&m->h, *bytes);
+    if (!*counts) return fail_memory(error, *bytes, "the kernels' counts");
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->at[i].kernel != KERNEL_COUNT) (*counts)[l->at[i].pipeline]++;
+    return NOVA_OK;
+}
+
+static nova_result tell_kernel(vk_machine *m, uint32_t index, uint32_t n_token, uint32_t n_prompt, nova_kernel_fn fn, void *user,
+                               bool *go_on, nova_error *error) {
+    const vk_pipeline *p = &m->dev->pipelines[index];
+    nova_kernel_info   info;
+    char               constants[VK_SPECS * 12];
+    size_t             at = 0;
+    vk_statistics     *s  = (vk_statistics *)mem_zalloc(&m->h, sizeof *s);
+    if (!s) return fail_memory(error, sizeof *s, "a kernel's statistics");
+    constants[0] = 0;
+    for (uint32_t i = 0; i < p->n_spec; i++) at += (size_t)snprintf(constants + at, sizeof constants - at, "%s%u", i ? "," : "", p->spec[i]);
+    nova_result result = vk_statistics_get(m->dev, index, s, error);
+    memset(&info, 0, sizeof info);
+    info.name           = vk_kernels[p->kernel].name;
+    info.specialisation = constants;
+    info.n_token        = n_token;
+    info.n_prompt       = n_prompt;
+    info.subgroup       = p->subgroup;
+    info.n_statistics   = s->n;
+    info.statistics     = s->name_of;
+    info.values         = s->values;
+    info.code           = s->code;
+    if (result == NOVA_OK) *go_on = fn(user, &info);
+    vk_statistics_free(m->dev, s);
+    mem_free(&m->h, s, sizeof *s);
+    return result;
+}
+
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error) {
+    vk_list     token, prompt;
+    pass_shape  shape;
+    uint32_t   *n_token = NULL, *n_prompt = NULL;
+    size_t      token_bytes = 0, prompt_bytes = 0;
+    vk_list_init(&token, &m->h);
+    vk_list_init(&prompt, &m->h);
+    memset(&shape, 0, sizeof shape);
+    shape.n_col = m->desc.n_batch, shape.n_out = 1, shape.kept = m->desc.n_batch > 1;
+    list_whole(m, &token, 1, has_head(m) ? choice_kind_for(m, 1) : 0);
+    list_ops(m, &prompt, m->desc.op_first, m->desc.op_last, &shape);
+    nova_result result = count_pipelines(m, &token, &n_token, &token_bytes, error);
+    if (result == NOVA_OK) result = count_pipelines(m, &prompt, &n_prompt, &prompt_bytes, error);
+    bool go_on = true;
+    for (uint32_t i = 0; result == NOVA_OK && go_on && i < m->dev->n_pipelines; i++) {
+        uint32_t of_token = (i + 1) * sizeof *n_token < token_bytes ? n_token[i] : 0;
+        if (of_token || n_prompt[i]) result = tell_kernel(m, i, of_token, n_prompt[i], fn, user, &go_on, error);
+    }
+    mem_free(&m->h, n_token, token_bytes);
+    mem_free(&m->h, n_prompt, prompt_bytes);
+    vk_list_free(&token);
+    vk_list_free(&prompt);
+    return result;
+}
+
 /* ---- Opening ---- */
 
 /* The most that any number of columns needs for attention over a split cache. */

@@ -91,6 +91,9 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
 /* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
 static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
 
+/* See nova_engine_kernels. */
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error);
+
 /* Columns that a pass may have so that a submit stays short, by what was measured so far. */
 static uint32_t vk_machine_columns(const vk_machine *m);
 

@@ -125,7 +125,7 @@ static vk_tile matrix_tile(const vk_device *d, const vk_matmul *m, vk_path path)
     uint64_t least = UINT64_MAX;
     memset(&best, 0, sizeof best);
     if (d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU) {   /* little to compile */
-        best.rows = best.cols = 32, best.each_rows = best.each_cols = 16;
+        best.rows = 32, best.cols = 16, best.each_rows = 16, best.each_cols = 8;
         best.local = 4 * matrix_subgroup(d), best.stage = 1;
         if (!tile_fits(d, m, path, &best)) best.local = 0;
         return best;

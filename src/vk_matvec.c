@@ -4,8 +4,8 @@
 #ifndef NOVA_NO_VULKAN
 
 #define MATVEC_SUMS       16u     /* that a lane holds at most: weights times rows times columns */
-#define MATVEC_STAGE      9216u   /* bytes of x in shared memory: leaves room for the sums, and for a second workgroup */
-#define MATVEC_ROWS       1024u   /* rows of a weight for each row of a lane: with fewer, more lanes are better than full ones */
+#define MATVEC_STAGE      9216u   /* bytes of x in shared memory: leaves room for sums and for a second workgroup */
+#define MATVEC_ROWS       1024u   /* of a weight for each of a lane: with fewer, more lanes beat full ones */
 #define MATVEC_UP         4u      /* the shader's fifth epilogue: y = act(y) * r */
 
 static uint32_t quads_of(vk_format f) { return f == GPU_F32 ? 1 : f <= GPU_BF16 ? 2 : f == GPU_Q8_0 ? 4 : 8; }
@@ -33,9 +33,11 @@ static bool vk_matvec_fits(const vk_device *d, const vk_matmul *m, const vk_matv
     uint32_t lanes = (uint32_t)1 << s->lanes_log;
     if (m->n_col == 0 || m->n_col > VK_MATVEC_MAX || s->local > c->max_workgroup || s->local % lanes) return false;
     if (shared_bytes(m, s) > c->max_shared) return false;
-    if (s->kernel == KERNEL_MATVEC_DOT_SG && (!(c->can & VK_CAN_DOT) || !m->xq.size || m->w[0]->format < GPU_Q4_0)) return false;
+    bool dots = (c->can & VK_CAN_DOT) && m->xq.size && m->w[0]->format >= GPU_Q4_0;
+    if (s->kernel == KERNEL_MATVEC_DOT_SG && !dots) return false;
     if (s->kernel == KERNEL_MATVEC) return true;
-    return (c->can & VK_CAN_SUBGROUP) && s->local % c->subgroup == 0 && lanes <= (s->subgroup ? s->subgroup : c->subgroup_min);
+    uint32_t least = s->subgroup ? s->subgroup : c->subgroup_min;
+    return (c->can & VK_CAN_SUBGROUP) && s->local % c->subgroup == 0 && lanes <= least;
 }
 
 /* Lanes that share a row: a power of two, few enough that each has two units and that they are of one subgroup. */
@@ -52,8 +54,8 @@ static uint32_t lanes_log_for(const vk_caps *c, const vk_matmul *m, const vk_mat
     return log;
 }
 
-/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's 64 bytes of codes
- * (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
+/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's
+ * 64 bytes of codes (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
 static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) {
     const vk_caps   *c    = &d->caps;
     const vk_weight *w    = m->w[0];
@@ -103,7 +105,8 @@ static uint32_t rows_of_lane(const vk_matvec_shape *s, const vk_part *p) {
 static void add_part(vk_list *list, const vk_matmul *m, const vk_matvec_shape *s, uint32_t part) {
     bool           pair = is_pair(m), dot = s->kernel == KERNEL_MATVEC_DOT_SG;
     const vk_part *p0 = &m->w[0]->parts[part], *p1 = pair ? &m->w[1]->parts[part] : p0;
-    uint32_t       rows = rows_of_lane(s, p0), team_rows = (s->local >> s->lanes_log) * rows, groups = (p0->n_rows + team_rows - 1) / team_rows;
+    uint32_t       rows = rows_of_lane(s, p0), team_rows = (s->local >> s->lanes_log) * rows;
+    uint32_t       groups = (p0->n_rows + team_rows - 1) / team_rows;
     uint32_t       epilogue = m->epilogue == EPILOGUE_GLU && !pair ? MATVEC_UP : (uint32_t)m->epilogue;
     bool           acts = m->epilogue == EPILOGUE_ACT || m->epilogue == EPILOGUE_GLU;
     vk_dispatch    x = vk_begin(s->kernel, s->local);

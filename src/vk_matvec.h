@@ -23,7 +23,8 @@ static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m);
 /* False: the device or the shader's arrays do not allow it. */
 NOVA_UNUSED static bool vk_matvec_fits(const vk_device *d, const vk_matmul *m, const vk_matvec_shape *s);
 
-/* Appends the dispatches: one a part, or two a part for a glu whose weights differ in format. 1 <= m->n_col <= VK_MATVEC_MAX. */
+/* Appends the dispatches: one a part, or two a part for a glu whose weights differ in format.
+ * 1 <= m->n_col <= VK_MATVEC_MAX. */
 static void vk_matvec_add(vk_device *d, vk_list *list, const vk_matmul *m);
 NOVA_UNUSED static void vk_matvec_add_as(vk_list *list, const vk_matmul *m, const vk_matvec_shape *s);
 

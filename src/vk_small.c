@@ -5,7 +5,8 @@
 
 /* Lanes for n pieces of work: whole subgroups, as many as are of use and allowed. */
 static uint32_t lanes_for(const vk_device *d, uint32_t n, uint32_t most) {
-    uint32_t subgroup = d->caps.subgroup_max ? d->caps.subgroup_max : d->caps.subgroup, lanes = subgroup ? subgroup : 32;
+    uint32_t subgroup = d->caps.subgroup_max ? d->caps.subgroup_max : d->caps.subgroup;
+    uint32_t lanes    = subgroup ? subgroup : 32;
     if (most > d->caps.max_workgroup) most = d->caps.max_workgroup;
     while (lanes < n && 2 * lanes <= most) lanes *= 2;
     return lanes;
@@ -22,7 +23,8 @@ static vk_dispatch columns_begin(const vk_device *d, vk_kernel kernel, uint32_t 
 }
 
 static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m) {
-    /* On a GPU one column must not leave it waiting: many lanes. On a CPU every further subgroup costs, and one needs no barrier. */
+    /* On a GPU one column must not leave it waiting: many lanes. On a CPU every further subgroup costs, and one needs
+     * no barrier. */
     bool        cpu   = d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU, quantised = m->yq.size != 0;
     bool        sg    = (d->caps.can & VK_CAN_SUBGROUP) != 0;
     uint32_t    lanes = cpu ? d->caps.subgroup : lanes_for(d, (m->n + 3) / 4, 512);
@@ -46,8 +48,8 @@ static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m) {
     vk_list_add(list, &x);
 }
 
-static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y, uint32_t ld,
-                         uint32_t n_col, bool barrier) {
+static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y,
+                         uint32_t ld, uint32_t n_col, bool barrier) {
     for (uint32_t i = 0; i < w->n_parts; i++) {
         const vk_part *p = &w->parts[i];
         vk_dispatch    x = columns_begin(d, KERNEL_EMBED, (w->n_in + 3) / 4, n_col, barrier && i == 0);
@@ -69,8 +71,8 @@ static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_sli
     }
 }
 
-static void vk_gather_add(vk_device *d, vk_list *list, vk_slice from, uint32_t ld_x, vk_slice now, uint32_t out, bool windowed,
-                          vk_slice y, uint32_t ld_y, uint32_t n, uint32_t n_col, bool barrier) {
+static void vk_gather_add(vk_device *d, vk_list *list, vk_slice from, uint32_t ld_x, vk_slice now, uint32_t out,
+                          bool windowed, vk_slice y, uint32_t ld_y, uint32_t n, uint32_t n_col, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_GATHER, (n + 3) / 4, n_col, barrier);
     vk_bind(&x, from);
     vk_bind(&x, now);
@@ -86,8 +88,8 @@ static void vk_gather_add(vk_device *d, vk_list *list, vk_slice from, uint32_t l
 static uint32_t vk_quantised_scales(uint32_t ld, uint32_t n_col) { return n_col * (ld / 4); }
 static uint64_t vk_quantised_bytes(uint32_t ld, uint32_t n_col) { return (uint64_t)n_col * (ld / 32) * 40; }
 
-static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice xq, uint32_t scales, uint32_t n, uint32_t ld,
-                            uint32_t n_col, bool barrier) {
+static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice xq, uint32_t scales, uint32_t n,
+                            uint32_t ld, uint32_t n_col, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_QUANTISE, (n + 31) / 32, n_col, barrier);
     vk_bind(&x, from);
     vk_bind(&x, xq);
@@ -97,8 +99,8 @@ static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice
     vk_list_add(list, &x);
 }
 
-static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice addend, uint32_t ld_x, uint32_t n,
-                       uint32_t n_col, bool barrier) {
+static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice addend, uint32_t ld_x,
+                       uint32_t n, uint32_t n_col, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_ADD, (n + 3) / 4, n_col, barrier);
     vk_bind(&x, y);
     vk_bind(&x, addend);

@@ -1,12 +1,12 @@
-/* File blocks to the planar layouts of shaders/README.md. A row is taken apart into four planes; each format has one function for a
- * block, which reads and writes forwards only, since mapped device memory may be uncached. */
+/* File blocks to the planar layouts of shaders/README.md. A row is taken apart into four planes; each format has one
+ * function for a block, which reads and writes forwards only, since mapped device memory may be uncached. */
 #include "vk_weight.h"
 
 #ifndef NOVA_NO_VULKAN
 
 #define VK_PLANES       4
 #define VK_PLANE_ALIGN  256u
-#define VK_WEIGHT_PIECE ((size_t)4 << 20)   /* of what is converted at once where the host cannot see the device's memory */
+#define VK_WEIGHT_PIECE ((size_t)4 << 20)   /* converted at once where the host cannot see the device's memory */
 
 /* ---- Blocks ---- */
 
@@ -26,11 +26,13 @@ static void put_u64(uint8_t **to, uint64_t v) { put(to, &v, sizeof v); }
 
 /* Codes of 32 weights from 32 bytes, of which each gives its low half. */
 static void put_low(uint8_t **to, const uint8_t *p) {
-    for (int i = 0; i < 16; i += 8) put_u64(to, (load_u64(p + i) & LOW_HALVES) | (load_u64(p + 16 + i) & LOW_HALVES) << 4);
+    for (int i = 0; i < 16; i += 8)
+        put_u64(to, (load_u64(p + i) & LOW_HALVES) | (load_u64(p + 16 + i) & LOW_HALVES) << 4);
 }
 
 static void put_high(uint8_t **to, const uint8_t *p) {
-    for (int i = 0; i < 16; i += 8) put_u64(to, (load_u64(p + i) >> 4 & LOW_HALVES) | (load_u64(p + 16 + i) & ~LOW_HALVES));
+    for (int i = 0; i < 16; i += 8)
+        put_u64(to, (load_u64(p + i) >> 4 & LOW_HALVES) | (load_u64(p + 16 + i) & ~LOW_HALVES));
 }
 
 /* Bit 4i+b goes to 8b+i: a nibble's bits are spread to the four bytes by one multiplication. */
@@ -176,8 +178,8 @@ static uint64_t part_bytes(const uint64_t bytes[VK_PLANES], uint64_t n_rows, uin
     return at;
 }
 
-/* Rows a part: all, or as many as a binding and an allocation may hold, shared out evenly, by 64 where that still fits. 0: not even
- * one fits. */
+/* Rows a part: all, or as many as a binding and an allocation may hold, shared out evenly, by 64 where that still fits.
+ * 0: not even one fits. */
 static uint32_t rows_of_part(const vk_device *d, const weight *w, uint64_t row_bytes) {
     uint64_t limit = d->caps.max_range < d->caps.max_alloc ? d->caps.max_range : d->caps.max_alloc;
     uint64_t slack = VK_PLANES * VK_PLANE_ALIGN;
@@ -207,8 +209,10 @@ static void zero_pad(uint8_t **to, const uint8_t *end) {
     *to += end - *to;
 }
 
-static void planar_row(const planar_layout *l, const uint8_t *p, const weight *w, planes *to, const uint64_t bytes[VK_PLANES]) {
-    const uint8_t *end_codes = to->codes + bytes[0], *end_scales = to->scales + bytes[2], *end_extra = to->extra + bytes[3];
+static void planar_row(const planar_layout *l, const uint8_t *p, const weight *w, planes *to,
+                       const uint64_t bytes[VK_PLANES]) {
+    const uint8_t *end_codes = to->codes + bytes[0], *end_scales = to->scales + bytes[2];
+    const uint8_t *end_extra = to->extra + bytes[3];
     if (!l->block) {
         put(&to->codes, p, w->row_bytes);
         zero_pad(&to->codes, end_codes);
@@ -233,10 +237,12 @@ static float largest_of_plain(uint32_t type, const uint8_t *p, uint32_t n) {
     return type == TYPE_F16 ? half_to_float((uint16_t)top) : bf16_to_float((uint16_t)top);
 }
 
-/* No less than any weight of a block, its scale times code, and its minimum: these two add up where their signs agree. */
+/* No less than any weight of a block, its scale times code, and its minimum, which add up where their signs agree. */
 static float largest_of_block(const planar_layout *l, const uint8_t *p) {
-    bool  is_k = l->type == TYPE_Q4_K || l->type == TYPE_Q5_K, has_min = is_k || l->type == TYPE_Q4_1 || l->type == TYPE_Q5_1;
-    float d = fabsf(load_half(p + (l->type == TYPE_Q6_K ? 208 : 0))) * l->code, m = has_min ? fabsf(load_half(p + 2)) : 0;
+    bool  is_k = l->type == TYPE_Q4_K || l->type == TYPE_Q5_K;
+    bool  has_min = is_k || l->type == TYPE_Q4_1 || l->type == TYPE_Q5_1;
+    float d = fabsf(load_half(p + (l->type == TYPE_Q6_K ? 208 : 0))) * l->code;
+    float m = has_min ? fabsf(load_half(p + 2)) : 0;
     int   scale, least, top_scale = 0, top_min = 0;
     if (is_k)
         for (int j = 0; j < 8; j++) {
@@ -266,8 +272,8 @@ static float largest_of_row(const planar_layout *l, const uint8_t *p, const weig
 }
 
 /* Rows row..row + n of the file's weight, planar, to four pieces of memory; *largest grows to what they hold. */
-static void planar_rows(const planar_layout *l, const weight *w, uint32_t row, uint32_t n, const uint64_t bytes[VK_PLANES],
-                        planes to, float *largest) {
+static void planar_rows(const planar_layout *l, const weight *w, uint32_t row, uint32_t n,
+                        const uint64_t bytes[VK_PLANES], planes to, float *largest) {
     const uint8_t *p = w->data + (size_t)row * w->row_bytes;
     for (uint32_t r = 0; r < n; r++, p += w->row_bytes) {
         float f = largest_of_row(l, p, w);
@@ -305,7 +311,8 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
         to.codes = piece, to.high = piece + at[1], to.scales = piece + at[2], to.extra = piece + at[3];
         planar_rows(l, w, part->row + row, n, bytes, to, largest);
         for (int i = 0; i < VK_PLANES && result == NOVA_OK; i++)
-            if (bytes[i]) result = vk_write(d, &part->bytes, starts[i] + row * bytes[i], piece + at[i], n * bytes[i], error);
+            if (bytes[i])
+                result = vk_write(d, &part->bytes, starts[i] + row * bytes[i], piece + at[i], n * bytes[i], error);
     }
     mem_free(&d->h, piece, size);
     return result;
@@ -314,11 +321,12 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
 static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_weight *out, nova_error *error) {
     uint64_t bytes[VK_PLANES], starts[VK_PLANES];
     memset(out, 0, sizeof *out);
-    if (!vk_format_of(w->type, &out->format)) return fail(error, NOVA_ERROR_UNSUPPORTED, "no GPU layout for tensor type %u", w->type);
+    if (!vk_format_of(w->type, &out->format))
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "no GPU layout for tensor type %u", w->type);
     const planar_layout *l = &planar_layouts[out->format];
     uint32_t rows = rows_of_part(d, w, row_plane_bytes(l, w->n_in, bytes));
     if (rows == 0)
-        return fail(error, NOVA_ERROR_UNSUPPORTED, "a row of %u weights is too long for a binding of this device", w->n_in);
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "a row of %u weights is too long for a binding", w->n_in);
     out->n_in    = w->n_in;
     out->n_out   = w->n_out;
     out->n_pad   = padded_width(w->n_in);

@@ -9,7 +9,8 @@
 #ifndef NOVA_NO_VULKAN
 
 typedef enum vk_format {
-    GPU_F32, GPU_F16, GPU_BF16, GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K, GPU_FORMAT_COUNT
+    GPU_F32, GPU_F16, GPU_BF16, GPU_Q4_0, GPU_Q4_1, GPU_Q5_0, GPU_Q5_1, GPU_Q8_0, GPU_Q4_K, GPU_Q5_K, GPU_Q6_K,
+    GPU_FORMAT_COUNT
 } vk_format;
 
 /* Rows row..row + n_rows of a weight, one binding. Planes by their first word. */
@@ -24,7 +25,7 @@ typedef struct vk_weight {
     uint32_t  n_in, n_out, n_pad;
     uint32_t  n_parts;
     vk_part  *parts;          /* in the arena it was made with */
-    float     largest;        /* no |weight|, nor a quantised one's scale times code or minimum, is larger; 0: unknown */
+    float     largest;        /* no |weight|, nor a block's scale times code or minimum, is larger; 0: unknown */
 } vk_weight;
 
 /* The format of a tensor type; false: none yet. */
@@ -49,7 +50,7 @@ typedef struct vk_matmul {
     op_epilogue      epilogue;
     activation       act;
     bool             barrier;     /* of its first dispatch */
-    vk_slice         scratch;     /* for the activations in 8 or 16 bits: vk_matmul_scratch bytes; size 0: floats only */
+    vk_slice         scratch;     /* for activations in 8 or 16 bits: vk_matmul_scratch bytes; size 0: floats only */
     bool             packed;      /* the scratch holds this x already, from the matmul before with the same path */
     uint32_t         path;        /* 1 + vk_path to force, 0: the best one */
 } vk_matmul;

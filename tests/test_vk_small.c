@@ -106,8 +106,8 @@ static void twin_check(vk_device *d, const twin *t, const float *x, uint32_t n, 
             bad_scale += !(fabsf(pair[0] - scale) <= scale * 1e-6f);
             bad_sum += !(fabsf(pair[1] - pair[0] * sum) <= fabsf(pair[1]) * 1e-6f);
         }
-    CHECK(!bad_code && !bad_scale && !bad_sum && !strange, "%s: %u codes, %u scales, %u sums, %u NaN", what, bad_code, bad_scale,
-          bad_sum, strange);
+    CHECK(!bad_code && !bad_scale && !bad_sum && !strange, "%s: %u codes, %u scales, %u sums, %u NaN", what, bad_code,
+          bad_scale, bad_sum, strange);
     CHECK(guarded_whole(d, &t->g), "%s: a guard was written", what);
     free(have);
 }
@@ -140,7 +140,8 @@ static vk_slice vector_of(vk_device *d, float *values, uint32_t n, guarded *g) {
     return g->s;
 }
 
-static void test_norm(vk_device *d, norm_kind kind, uint32_t n, uint32_t n_col, uint32_t with, bool in_place, bool floats, bool quantised) {
+static void test_norm(vk_device *d, norm_kind kind, uint32_t n, uint32_t n_col, uint32_t with, bool in_place,
+                      bool floats, bool quantised) {
     columns  x = columns_open(d, n, n_col, 2.0f), y = columns_open(d, n, n_col, 1.0f);
     float   *w = floats_of(n), *b = floats_of(n), *want = floats_of((size_t)y.ld * n_col);
     guarded  gw, gb;
@@ -161,7 +162,8 @@ static void test_norm(vk_device *d, norm_kind kind, uint32_t n, uint32_t n_col, 
     free(want);
     want = floats_of((size_t)out->ld * n_col);
     for (uint32_t k = 0; k < n_col; k++)
-        vector_norm(CPU_PLAIN, kind, want + (size_t)k * out->ld, column_of(&x, k), with & 1 ? w : NULL, with & 2 ? b : NULL, n, m.eps);
+        vector_norm(CPU_PLAIN, kind, want + (size_t)k * out->ld, column_of(&x, k), with & 1 ? w : NULL,
+                    with & 2 ? b : NULL, n, m.eps);
     vk_list_init(&list, &d->h);
     vk_norm_add(d, &list, &m);
     run(d, &list);
@@ -171,7 +173,8 @@ static void test_norm(vk_device *d, norm_kind kind, uint32_t n, uint32_t n_col, 
             double off = fabs((double)have[i] - (double)want[i]) / (1e-5 * fabs((double)want[i]) + 4e-6);
             if (!(off <= worst)) worst = off;
         }
-        CHECK(worst <= 1, "norm %d of %u, %u columns, with %u: off by %g of what is allowed", (int)kind, n, n_col, with, worst);
+        CHECK(worst <= 1, "norm %d of %u, %u columns, with %u: off by %g of what is allowed", (int)kind, n, n_col, with,
+              worst);
         if (quantised) twin_check(d, &t, have, n, "norm, quantised");
         free(have);
     } else if (quantised) {
@@ -244,7 +247,8 @@ static void test_embeds(vk_device *d) {
     for (uint32_t t = 0; t < COUNT_OF(every_type); t++)
         for (int i = 0; i < 2; i++) {
             uint32_t block = type_of(every_type[t])->block_weights;
-            test_embed(d, every_type[t], block * (1 + test_below(block == 1 ? 300 : 1 + 600 / block)), 1 + test_below(300), 1 + test_below(9));
+            uint32_t n_in  = block * (1 + test_below(block == 1 ? 300 : 1 + 600 / block));
+            test_embed(d, every_type[t], n_in, 1 + test_below(300), 1 + test_below(9));
         }
 }
 
@@ -281,7 +285,8 @@ static void test_add(vk_device *d, uint32_t n, uint32_t n_col) {
     run(d, &list);
     float *have = columns_read(d, &y, "add");
     for (uint32_t k = 0; k < n_col; k++)
-        for (uint32_t i = 0; i < n; i++) wrong += have[(size_t)k * y.ld + i] != column_of(&y, k)[i] + column_of(&x, k)[i];
+        for (uint32_t i = 0; i < n; i++)
+            wrong += have[(size_t)k * y.ld + i] != column_of(&y, k)[i] + column_of(&x, k)[i];
     CHECK(wrong == 0, "add %u: %u differ", n, wrong);
     free(have);
     columns_close(&x);

@@ -1,5 +1,5 @@
-/* Weights on a Vulkan device: the planar layouts against the README's words, in one part and in several, mapped and staged; and the
- * multiplications for 1 to 8 columns over them, every format, path, epilogue, against sums in double precision. */
+/* Weights on a Vulkan device: the planar layouts against the README's words, in one part and in several, mapped and
+ * staged; and the multiplications for 1 to 8 columns, every format, path and epilogue, against sums in double. */
 #define NOVA_TEST_STAYS
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
@@ -19,25 +19,30 @@ int main(void) {
 
 /* ---- Layout ---- */
 
-static float half_at(const uint32_t *words, size_t i) { return half_to_float((uint16_t)(words[i / 2] >> 16 * (i % 2))); }
+static float half_at(const uint32_t *words, size_t i) {
+    return half_to_float((uint16_t)(words[i / 2] >> 16 * (i % 2)));
+}
 
 /* Weight i of a row of a part, by shaders/README.md, one bit at a time. */
 static float planar_value(const vk_weight *w, const vk_part *p, const uint32_t *words, uint32_t row, uint32_t i) {
     size_t   groups = w->n_pad / 32, g = i / 32, group = row * groups + g, e = i % 32;
     size_t   super = row * (groups / 8) + g / 8, halves = (groups + 1) / 2 * 2, supers = (groups / 8 + 1) / 2 * 2;
     uint32_t quad = (uint32_t)e / 4, b = (uint32_t)e % 4;
-    const uint32_t *codes = words + p->codes, *high = words + p->high, *scales = words + p->scales, *extra = words + p->extra;
+    const uint32_t *codes = words + p->codes, *high = words + p->high, *scales = words + p->scales;
+    const uint32_t *extra = words + p->extra;
     if (w->format == GPU_F32) return load_f32(codes + group * 32 + e);
     if (w->format == GPU_F16) return half_at(codes, group * 32 + e);
     if (w->format == GPU_BF16) return bf16_to_float((uint16_t)(codes[(group * 32 + e) / 2] >> 16 * (e % 2)));
     if (w->format == GPU_Q8_0)
         return half_at(scales, row * halves + g) * (float)(int8_t)(codes[group * 8 + quad] >> 8 * b & 255);
     int code = (int)(codes[group * 4 + quad % 4] >> (8 * b + (quad < 4 ? 0 : 4)) & 15);
-    if (w->format == GPU_Q5_0 || w->format == GPU_Q5_1 || w->format == GPU_Q5_K) code |= (int)(high[group] >> (8 * b + quad) & 1) << 4;
+    if (w->format == GPU_Q5_0 || w->format == GPU_Q5_1 || w->format == GPU_Q5_K)
+        code |= (int)(high[group] >> (8 * b + quad) & 1) << 4;
     if (w->format == GPU_Q6_K) code |= (int)(high[group * 2 + quad / 4] >> (8 * b + 2 * (quad % 4)) & 3) << 4;
     if (w->format == GPU_Q4_0) return half_at(scales, row * halves + g) * (float)(code - 8);
     if (w->format == GPU_Q5_0) return half_at(scales, row * halves + g) * (float)(code - 16);
-    if (w->format == GPU_Q4_1 || w->format == GPU_Q5_1) return half_at(scales, 2 * group) * (float)code + half_at(scales, 2 * group + 1);
+    if (w->format == GPU_Q4_1 || w->format == GPU_Q5_1)
+        return half_at(scales, 2 * group) * (float)code + half_at(scales, 2 * group + 1);
     if (w->format == GPU_Q6_K) {
         int scale = (int8_t)(scales[super * 4 + (g % 8) / 2] >> (16 * (g % 2) + (e < 16 ? 0 : 8)) & 255);
         return half_at(extra, row * supers + g / 8) * (float)scale * (float)(code - 32);
@@ -47,7 +52,8 @@ static float planar_value(const vk_weight *w, const vk_part *p, const uint32_t *
         uint32_t bit = 12 * (uint32_t)(g % 8) + k;
         field |= (scales[super * 4 + 1 + bit / 32] >> bit % 32 & 1) << k;
     }
-    return half_at(scales, super * 8) * (float)(field & 63) * (float)code - half_at(scales, super * 8 + 1) * (float)(field >> 6);
+    float d = half_at(scales, super * 8), least = half_at(scales, super * 8 + 1);
+    return d * (float)(field & 63) * (float)code - least * (float)(field >> 6);
 }
 
 static void check_layout(vk_device *d, uint32_t type, uint32_t n_in, uint32_t n_out) {
@@ -71,7 +77,8 @@ static void check_layout(vk_device *d, uint32_t type, uint32_t n_in, uint32_t n_
         MUST(vk_read(d, &p->bytes, 0, words, p->bytes.size, error));
         for (uint32_t k = 0; k < p->n_rows; k++)
             for (uint32_t c = 0; c < w.n_pad; c++) {
-                float have = planar_value(&w, p, words, k, c), want = c < n_in ? r.floats[(size_t)(row + k) * n_in + c] : 0;
+                float have = planar_value(&w, p, words, k, c);
+                float want = c < n_in ? r.floats[(size_t)(row + k) * n_in + c] : 0;
                 wrong += load_u32(&have) != load_u32(&want) && !(have == 0 && want == 0);
             }
         CHECK(wrong == 0, "%s %u x %u, part %u: %u weights differ", type_of(type)->name, n_in, n_out, i, wrong);
@@ -80,9 +87,11 @@ static void check_layout(vk_device *d, uint32_t type, uint32_t n_in, uint32_t n_
     }
     float top = 0;
     for (size_t i = 0; i < (size_t)n_in * n_out; i++) top = fmaxf(top, fabsf(r.floats[i]));
-    CHECK(w.largest >= top && w.largest <= top * 4, "%s: largest %g, not %g", type_of(type)->name, (double)w.largest, (double)top);
+    CHECK(w.largest >= top && w.largest <= top * 4, "%s: largest %g, not %g", type_of(type)->name, (double)w.largest,
+          (double)top);
     CHECK(row == n_out, "%u rows of %u", row, n_out);
-    CHECK(sum == vk_weight_bytes(d, &r.w), "%llu bytes, not %llu", (unsigned long long)sum, (unsigned long long)vk_weight_bytes(d, &r.w));
+    CHECK(sum == vk_weight_bytes(d, &r.w), "%llu bytes, not %llu", (unsigned long long)sum,
+          (unsigned long long)vk_weight_bytes(d, &r.w));
     arena_free(&a);
     random_weight_close(&r);
 }
@@ -172,8 +181,8 @@ static void product_inputs(product *p, vk_device *d, float massive) {
     }
 }
 
-static void product_open(product *p, vk_device *d, uint32_t type, uint32_t type1, uint32_t n_in, uint32_t n_out, uint32_t n_col,
-                         op_epilogue epilogue, bool biased, float size, float massive) {
+static void product_open(product *p, vk_device *d, uint32_t type, uint32_t type1, uint32_t n_in, uint32_t n_out,
+                         uint32_t n_col, op_epilogue epilogue, bool biased, float size, float massive) {
     memset(p, 0, sizeof *p);
     arena_init(&p->a, &d->h);
     p->n_in = n_in, p->n_out = n_out, p->n_col = n_col;
@@ -266,10 +275,12 @@ static void product_check(product *p, vk_device *d, bool quantised, const char *
             if (!(off <= error)) wrong++;
             if (off / error > share) share = off / error;
         }
-    CHECK(wrong == 0, "%s %s %u x %u, %u columns, epilogue %d act %d bias %d: %u wrong, by up to %g of what is allowed", what,
-          type_of(p->r[0].w.type)->name, p->n_in, p->n_out, p->n_col, (int)p->m.epilogue, (int)p->m.act, p->m.bias[0].size != 0, wrong, share);
+    CHECK(wrong == 0, "%s %s %u x %u, %u columns, epilogue %d act %d bias %d: %u wrong, by up to %g of what is allowed",
+          what, type_of(p->r[0].w.type)->name, p->n_in, p->n_out, p->n_col, (int)p->m.epilogue, (int)p->m.act,
+          p->m.bias[0].size != 0, wrong, share);
     CHECK(pads == 0, "%s %s: %u pads written", what, type_of(p->r[0].w.type)->name, pads);
-    CHECK(guarded_whole(d, &p->x) && guarded_whole(d, &p->y) && guarded_whole(d, &p->xq), "%s: a guard was written", what);
+    bool whole = guarded_whole(d, &p->x) && guarded_whole(d, &p->y) && guarded_whole(d, &p->xq);
+    CHECK(whole, "%s: a guard was written", what);
     if (share > worst) worst = share;
     MUST(vk_write(d, &p->y.s, 0, p->host_y, p->y.s.size, error));
     free(y);
@@ -302,8 +313,8 @@ static const struct {
     {"dot", KERNEL_MATVEC_DOT_SG, 2, 2, 0},
 };
 
-/* Where compiling a shader takes its time (found by the first one), a format goes two of the ways only, each way several formats;
- * NOVA_TEST_ALL: all of them everywhere. */
+/* Where compiling a shader takes its time (found by the first one), a format goes two of the ways only, each way
+ * several formats; NOVA_TEST_ALL: all of them everywhere. */
 static bool slow_compiler;
 
 static bool way_taken(size_t way, uint32_t turn) {
@@ -325,8 +336,8 @@ static bool way_shape(const vk_device *d, const product *p, size_t way, vk_matve
 static void test_ways(vk_device *d, uint32_t type, uint32_t turn, uint32_t n_col, op_epilogue epilogue) {
     bool    odd = type_of(type)->block_weights == 1;
     product p;
-    product_open(&p, d, type, type, odd ? 1 + test_below(300) : some_width(type, 700), 1 + test_below(90), n_col, epilogue,
-                 test_below(2) != 0, 1.0f, 0);
+    product_open(&p, d, type, type, odd ? 1 + test_below(300) : some_width(type, 700), 1 + test_below(90), n_col,
+                 epilogue, test_below(2) != 0, 1.0f, 0);
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         vk_matvec_shape s;
         if (way_taken(i, turn) && way_shape(d, &p, i, &s)) product_run(&p, d, &s, ways[i].name);
@@ -374,8 +385,8 @@ static void test_large(vk_device *d) {
 static void test_sizes(vk_device *d, uint32_t type) {
     for (int i = 0; i < 9; i++) {
         product p;
-        product_open(&p, d, type, type, some_width(type, 300), 4 + test_below(i < 4 ? 40 : 300), 1, EPILOGUE_NONE, false,
-                     i % 3 == 1 ? 3e-6f : 1.0f, i % 3 == 2 ? 1e5f : 0.0f);
+        product_open(&p, d, type, type, some_width(type, 300), 4 + test_below(i < 4 ? 40 : 300), 1, EPILOGUE_NONE,
+                     false, i % 3 == 1 ? 3e-6f : 1.0f, i % 3 == 2 ? 1e5f : 0.0f);
         product_run(&p, d, NULL, i % 3 == 1 ? "subnormal scales" : i % 3 == 2 ? "a massive activation" : "sizes");
         product_close(&p);
     }
@@ -393,12 +404,14 @@ static void test_products(vk_device *d) {
     clock_t start = clock();
     test_sizes(d, TYPE_F32);
     slow_compiler = clock() - start > CLOCKS_PER_SEC / 3;
-    printf("compiling takes %.2f s%s\n", (double)(clock() - start) / CLOCKS_PER_SEC, slow_compiler ? ": fewer ways" : "");
+    printf("compiling takes %.2f s%s\n", (double)(clock() - start) / CLOCKS_PER_SEC,
+           slow_compiler ? ": fewer ways" : "");
     for (uint32_t t = 0; t < COUNT_OF(every_type); t++) {
         test_ways(d, every_type[t], t, 1 + t % 2, (op_epilogue)(t % 4));
         if (t) test_sizes(d, every_type[t]);
     }
-    for (uint32_t c = 2; c <= VK_MATVEC_MAX; c++) test_choice(d, every_type[(c + 2) % COUNT_OF(every_type)], c, (op_epilogue)(c % 4));
+    for (uint32_t c = 2; c <= VK_MATVEC_MAX; c++)
+        test_choice(d, every_type[(c + 2) % COUNT_OF(every_type)], c, (op_epilogue)(c % 4));
     test_ways(d, TYPE_Q4_0, 1, 3, EPILOGUE_GLU);
     for (uint32_t i = 0; i < 2; i++) test_pair(d, i ? TYPE_Q6_K : TYPE_Q4_K, 1 + i);
     test_large(d);
@@ -408,7 +421,8 @@ static void test_products(vk_device *d) {
 static void test_split(const host *h, uint64_t max_range, bool staged) {
     vk_device *d = guarded_device(h, 0, max_range, staged);
     if (!d) return;
-    for (uint32_t t = 0; t < COUNT_OF(every_type); t++) check_layout(d, every_type[t], some_width(every_type[t], 600), 40 + test_below(200));
+    for (uint32_t t = 0; t < COUNT_OF(every_type); t++)
+        check_layout(d, every_type[t], some_width(every_type[t], 600), 40 + test_below(200));
     if (max_range) test_pair(d, TYPE_Q4_K, 1);
     if (!max_range) test_layouts(d);
     vk_device_close(d);

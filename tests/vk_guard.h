@@ -1,4 +1,5 @@
-/* For the tests of the Vulkan kernels: buffers between guards, weights of every format at random. Include behind nova.c and test.h. */
+/* For the tests of the Vulkan kernels: buffers between guards, weights of every format at random. To be included behind
+ * nova.c and test.h. */
 #ifndef NOVA_VK_GUARD_H
 #define NOVA_VK_GUARD_H
 
@@ -21,7 +22,9 @@ typedef struct guarded {
     vk_slice whole, s;
 } guarded;
 
-static uint64_t guarded_room(uint64_t size) { return (size + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES + 2 * GUARD_BYTES; }
+static uint64_t guarded_room(uint64_t size) {
+    return (size + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES + 2 * GUARD_BYTES;
+}
 
 static guarded guarded_take(vk_device *d, uint64_t size) {
     guarded g;

@@ -250,6 +250,20 @@ typedef struct nova_gpu_info {
  * Errors: DEVICE (no Vulkan here: not an error for an engine whose device is "auto"), MEMORY. Any thread. */
 NOVA_API nova_result nova_list_gpus(nova_gpu_info *infos, uint32_t capacity, uint32_t *n, nova_error *error);
 
+/* A Vulkan device of the host's, to run on instead of one of nova's own. Handles pass as pointers. The device must be of Vulkan
+ * 1.1 or later and outlive the engine; nova destroys none of these. */
+typedef struct nova_vulkan {
+    void       *get_instance_proc_addr;   /* PFN_vkGetInstanceProcAddr */
+    void       *instance, *physical_device, *device, *queue;   /* VkInstance, ..., the queue being one that computes */
+    uint32_t    queue_family;
+    const void *features;                 /* what VkDeviceCreateInfo.pNext was: its chain tells which features are on; NULL: none */
+    const char *const *extensions;        /* the device extensions that are on */
+    uint32_t    n_extensions;
+    void      (*lock)(void *user);        /* around every use of the queue; default: nobody else uses it meanwhile */
+    void      (*unlock)(void *user);
+    void       *lock_user;
+} nova_vulkan;
+
 typedef struct nova_engine_desc {
     uint32_t         n_ctx;       /* tokens that a session can hold, 2 at least; default: the smaller of trained and 4096 */
     uint32_t         n_sessions;  /* open at the same time; default 1 */
@@ -265,6 +279,10 @@ typedef struct nova_engine_desc {
     uint32_t         gpu_layers;  /* most layers on GPUs, the output counting as one; default: as many as fit */
     uint32_t         cpu_without; /* NOVA_CPU_...: instruction sets not to use */
     uint32_t         gpu_without; /* NOVA_GPU_...: abilities not to use */
+    const nova_vulkan *vulkan;    /* the host's device, read while opening alone; `device` then is "auto" or "gpu" */
+    const void      *gpu_cache;   /* what nova_engine_gpu_cache gave in an earlier run: compiling then takes no time. What is
+                                     damaged or of another driver is ignored */
+    size_t           gpu_cache_size;
     bool             gpu_statistics;   /* keep what nova_engine_kernels tells of the driver's; opening takes longer */
     nova_progress_fn progress;    /* for the GPU's copy of the weights; default: none */
     void            *progress_user;
@@ -293,6 +311,10 @@ typedef struct nova_engine_info {
 } nova_engine_info;
 
 NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *info);
+/* The compiled kernels of the engine's GPUs as bytes that the host may keep, for nova_engine_desc.gpu_cache. *n is their number,
+ * or what is needed with NOVA_ERROR_TOO_SMALL; 0 where there is no GPU. Errors: TOO_SMALL, DEVICE, MEMORY. The engine's thread. */
+NOVA_API nova_result nova_engine_gpu_cache(nova_engine *engine, void *data, size_t capacity, size_t *n, nova_error *error);
+
 /* One compiled kernel of an engine's GPUs. */
 typedef struct nova_kernel_info {
     const char *name;              /* of the shader; all text lives as long as the call */

@@ -11,7 +11,6 @@ layout(constant_id = 6) const uint ROWS = 1;           // queries of a workgroup
 layout(constant_id = 7) const uint CAPPED = 0;
 layout(constant_id = 8) const uint SINK = 0;           // heads have learned sinks
 layout(constant_id = 9) const uint DIRECT = 1;         // results go to `out`, else partial ones to `partial`
-layout(constant_id = 10) const uint LANE_ROWS = 4;     // of attend_many: rows of a lane, a multiple of 4
 
 layout(binding = 0) readonly buffer now_words { uint now_[]; };
 layout(binding = 0) readonly buffer now_quads { uvec4 now4_[]; };

@@ -18,6 +18,7 @@ layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 #include "attend_block.glsl"
 
+layout(constant_id = 10) const uint LOOP = 0;             // 1: long loops stay loops, for CPUs, whose compilers choke on long blocks
 layout(constant_id = 11) const uint M = 16;
 layout(constant_id = 12) const uint N = 16;
 layout(constant_id = 13) const uint K = 16;
@@ -68,7 +69,8 @@ void load_queries(block b, bool sinks) {
             if (2 * i < DK) x = query(base, 2 * i, sinks, turn);
             if (2 * i + 1 < DK) y = query(base, 2 * i + 1, sinks, turn);
         }
-        mem[Q_AT + row * KP + i / 4][i & 3u] = halves(x * p.scale, y * p.scale);
+        float scale = CAPPED != 0 ? 1 : p.scale;
+        mem[Q_AT + row * KP + i / 4][i & 3u] = halves(x * scale, y * scale);
     }
 }
 
@@ -132,6 +134,7 @@ void main() {
     seen_from(s, position, p.window, row_from, row_sinks);
     float top = LOWEST, sum = 0;
 
+    uint again = LOOP != 0 ? p.n_split : 1;               // is 1
     uint strip = gl_SubgroupID / SPLIT, split = gl_SubgroupID % SPLIT;
     MAT_C acc[TILES];
     MAT_A held[HELD != 0 ? DEEP / K : 1];
@@ -161,7 +164,7 @@ void main() {
 
             MAT_C score[S_TILES];
             [[unroll]] for (uint n = 0; n < S_TILES; n++) score[n] = MAT_C(0.0);
-            [[unroll]] for (uint d = 0; d < DEEP / K; d++) {
+            [[unroll]] for (uint d = 0; d < DEEP / K * again; d++) {
                 MAT_A q;
                 if (HELD != 0) q = held[d];
                 else coopMatLoad(q, mem, Q_AT + strip * M * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);
@@ -201,7 +204,7 @@ void main() {
             MAT_C keeps;
             coopMatLoad(keeps, mem, A_AT + strip * (M / 4), 0, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0; i < TILES; i++) acc[i] = acc[i] * keeps;
-            [[unroll]] for (uint t = 0; t < STEP / K; t++) {
+            [[unroll]] for (uint t = 0; t < STEP / K * again; t++) {
                 MAT_A w;
                 coopMatLoad(w, mem, P_AT + strip * M * PP + t * (K / 8), PP, gl_CooperativeMatrixLayoutRowMajor);
                 [[unroll]] for (uint i = 0; i < TILES; i++) {

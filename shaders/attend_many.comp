@@ -10,6 +10,8 @@ layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 #include "attend_block.glsl"
 
+layout(constant_id = 10) const uint LANE_ROWS = 4;     // rows of a lane, a multiple of 4
+
 const uint GROUPS = ROWS / LANE_ROWS;                  // of lanes, each with LANE_ROWS rows
 const uint FOURS = LANE_ROWS / 4;
 const uint ROW_FOURS = ROWS / 4;

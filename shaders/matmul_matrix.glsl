@@ -83,13 +83,18 @@ uint tile_row(uint i) {
     return N_W == 2 ? (r / TILE_M * 2 + unit_weight(i)) * TILE_M + r % TILE_M : r;
 }
 
+// The lane's j-th unit.
+uint unit_of(uint j) { return min(gl_LocalInvocationIndex + j * L, A_UNITS - 1); }
+
 // Places that do not change from stage to stage.
-uint row_of[A_EACH];                           // of the weight's part
+w_row row_at[A_EACH];
 uint x_of[X_EACH];                             // of the stage's first vec in x4
 
 void find_places(uint row, uint col) {
-    [[unroll]] for (uint j = 0; j < A_EACH; j++)
-        row_of[j] = min(row + unit_row(min(gl_LocalInvocationIndex + j * L, A_UNITS - 1)), n_rows - 1);
+    [[unroll]] for (uint j = 0; j < A_EACH; j++) {
+        uint i = unit_of(j);
+        row_at[j] = w_row_of(planes(unit_weight(i)), n_pad, min(row + unit_row(i), n_rows - 1));
+    }
     [[unroll]] for (uint j = 0; j < X_EACH; j++) {
         uint i = gl_LocalInvocationIndex + j * L;
         x_of[j] = min(col + i / ROW_VECS, n_col - 1) * (ld_x / VEC_ELEMENTS) + i % ROW_VECS;
@@ -101,9 +106,9 @@ bool is_there(uint group, uint groups) { return STAGE == 1 || group < groups; }
 
 void fetch(uint col, uint first, uint groups) {
     [[unroll]] for (uint j = 0; j < A_EACH; j++) {
-        uint i = min(gl_LocalInvocationIndex + j * L, A_UNITS - 1), unit = first * GROUP_UNITS + i % ROW_UNITS;
+        uint i = unit_of(j), unit = first * GROUP_UNITS + i % ROW_UNITS;
         uint weight = A_UNITS / 2 % L == 0 ? unit_weight(j * L) : unit_weight(i);
-        raw[j] = w_fetch(weight, planes(weight), n_pad, row_of[j], STAGE == 1 ? unit : min(unit, groups * GROUP_UNITS - 1));
+        raw[j] = w_fetch_at(weight, row_at[j], STAGE == 1 ? unit : min(unit, groups * GROUP_UNITS - 1));
     }
     [[unroll]] for (uint j = 0; j < X_EACH; j++) {
         uint k = (gl_LocalInvocationIndex + j * L) % ROW_VECS;

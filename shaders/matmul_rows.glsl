@@ -74,6 +74,7 @@ void stage_x(uint col, uint first, uint n) {
 
 // Global, since a parameter's size cannot be a specialization constant.
 vec4   acc[N_W * ROWS * QUADS_COL];   // [weight][row][columns]
+w_row  row_at[N_W * ROWS];
 w_raw  raw[N_W * ROWS];               // of the next unit, in flight while this one is multiplied
 w_unit u[N_W * ROWS];
 
@@ -151,31 +152,36 @@ void add_unit(uint at, uint part) {
 #else
 
 void add_unit(uint at, uint part) {
-    [[unroll]] for (uint q = 0; q < end_of(W_QUADS); q++) {
-        vec4 w[N_W * ROWS];
-        [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) w[r] = w_quad(u[r], q);
-        [[unroll]] for (uint k = 0; k < 4; k++)
-            [[unroll]] for (uint c = 0; c < QUADS_COL; c++) {
-                vec4 x = stage[(at * W_QUADS + q) * QUAD_STEP + k * QUADS_COL + c];
-                [[unroll]] for (uint r = 0; r < N_W * ROWS; r++)
-                    acc[r * QUADS_COL + c] = fma(vec4(w[r][k]), x, acc[r * QUADS_COL + c]);
-            }
-    }
+    // Where loops stay loops, two quads a turn: each turn takes the sums out of memory and puts them back.
+    const uint turn = W_QUADS > 1 ? 2 : 1;
+    [[unroll]] for (uint from = 0; from < end_of(W_QUADS); from += turn)
+        [[unroll]] for (uint i = 0; i < turn; i++) {
+            uint q = from + i;
+            vec4 w[N_W * ROWS];
+            [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) w[r] = w_quad(u[r], q);
+            [[unroll]] for (uint k = 0; k < 4; k++)
+                [[unroll]] for (uint c = 0; c < QUADS_COL; c++) {
+                    vec4 x = stage[(at * W_QUADS + q) * QUAD_STEP + k * QUADS_COL + c];
+                    [[unroll]] for (uint r = 0; r < N_W * ROWS; r++)
+                        acc[r * QUADS_COL + c] = fma(vec4(w[r][k]), x, acc[r * QUADS_COL + c]);
+                }
+        }
 }
 
 #endif
 
-void fetch(uint row, uint unit) {
+void fetch(uint unit) {
     [[unroll]] for (uint i = 0; i < N_W; i++)
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            raw[i * ROWS + r] = w_fetch(i, planes(i), n_pad, min(row + r * L, n_rows - 1), unit);
+        [[unroll]] for (uint r = 0; r < ROWS; r++) raw[i * ROWS + r] = w_fetch_at(i, row_at[i * ROWS + r], unit);
 }
 
 void main() {
     uint row = gl_WorkGroupID.y * L * ROWS + gl_LocalInvocationIndex, col = gl_WorkGroupID.x * COLS;
     uint groups = n_pad / 32, units = groups * GROUP_UNITS;
     [[unroll]] for (uint i = 0; i < N_W * ROWS * QUADS_COL; i++) acc[i] = vec4(0);
-    fetch(row, 0);
+    [[unroll]] for (uint i = 0; i < N_W; i++)
+        [[unroll]] for (uint r = 0; r < ROWS; r++) row_at[i * ROWS + r] = w_row_of(planes(i), n_pad, min(row + r * L, n_rows - 1));
+    fetch(0);
     for (uint first = 0; first < groups; first += STAGE) {
         uint n = min(STAGE, groups - first);
         if (first > 0) barrier();
@@ -184,7 +190,7 @@ void main() {
         for (uint j = 0; j < n * GROUP_UNITS; j++) {
             uint unit = first * GROUP_UNITS + j;
             [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) u[r] = w_open(raw[r], unit);
-            fetch(row, min(unit + 1, units - 1));
+            fetch(min(unit + 1, units - 1));
             add_unit(j, j % GROUP_UNITS);
         }
     }

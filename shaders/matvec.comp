@@ -5,8 +5,8 @@
 //
 // LANES neighbours, a team, share a row: lane k takes units k, k + LANES, ... of it, so that neighbours read
 // neighbouring 16 bytes; each takes the same units of ROWS rows, so that x is read once for all of them. At the end the
-// sums of a team are added up and dealt out over its lanes. LANES = 1, a row a lane, is for CPUs: x is then the same for
-// a whole vector, and nothing is added across lanes.
+// sums of a team are added up and dealt out over its lanes. LANES = 1, a row a lane, is for CPUs: x is then the same
+// for a whole vector, and nothing is added across lanes.
 //
 // x comes straight from its buffer, or, STAGE units at a time, through shared memory, where a unit takes an odd number
 // of vec4s: lanes that read the same quad of neighbouring units then meet no bank twice. With DOT x is quantised.

@@ -167,6 +167,9 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     g.max_pages = kv_pages_for(e->plan.n_ctx);
     g.without   = d->gpu_without;
     g.statistics = d->gpu_statistics;
+    g.vulkan     = d->vulkan;
+    g.cache      = d->gpu_cache;
+    g.cache_size = d->gpu_cache_size;
     g.progress  = d->progress;
     g.progress_user = d->progress_user;
     return gpu_open(&e->gpu, &e->h, &g, error);
@@ -258,6 +261,20 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->n_dispatches  = gpus.n_dispatches;
     info->gpu_wait_ns   = gpus.wait_ns;
     info->n_ops         = engine->prog.n_ops;
+}
+
+NOVA_API nova_result nova_engine_gpu_cache(nova_engine *engine, void *data, size_t capacity, size_t *n, nova_error *error) {
+    text_buffer out;
+    if (!engine || !n || (capacity && !data)) return fail(error, NOVA_ERROR_ARGUMENT, "nova_engine_gpu_cache: an argument is NULL");
+    error_clear(error);
+    text_init(&out, &engine->h, 0);
+    nova_result result = gpu_cache_get(engine->gpu, &out, error);
+    *n = result == NOVA_OK ? out.n : 0;
+    if (result == NOVA_OK && out.n > capacity)
+        result = fail(error, NOVA_ERROR_TOO_SMALL, "the compiled kernels take %zu bytes, not %zu", out.n, capacity);
+    if (result == NOVA_OK && out.n) memcpy(data, out.p, out.n);
+    text_free(&out);
+    return result;
 }
 
 NOVA_API nova_result nova_engine_kernels(nova_engine *engine, nova_kernel_fn fn, void *user, nova_error *error) {

@@ -19,7 +19,7 @@ struct nova_engine {
     program           prog;
     kv_pool           kv;
     cpu_machine       cpu;
-    gpu              *gpu;             /* NULL: none; runs the program's end, from gpu_first_op on */
+    gpu_group        *gpu;             /* NULL: none; runs the program's end, from gpu_first_op on */
     pool             *threads;
     uint8_t          *cache, *scratch; /* as allocated; used from the next multiple of 64 on */
     size_t            cache_bytes, scratch_bytes;

@@ -4,27 +4,28 @@
 
 #ifdef NOVA_NO_VULKAN
 
-static nova_result gpu_open(gpu **out, const host *h, const gpu_desc *desc, nova_error *error) {
+static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error) {
     (void)h;
     *out = NULL;
     if (strncmp(desc->device, "gpu", 3)) return NOVA_OK;
     return fail(error, NOVA_ERROR_DEVICE, "device '%.32s': this nova was built without Vulkan", desc->device);
 }
-static void     gpu_close(gpu *g) { (void)g; }
-static uint32_t gpu_first_op(const gpu *g, const program *p) { return (void)g, p->n_ops; }
-static bool     gpu_has_layer(const gpu *g, const program *p, uint32_t layer) { return (void)g, (void)p, (void)layer, false; }
-static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row) { return (void)g, (void)row, (const gpu_choices *)NULL; }
-static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
+static void     gpu_close(gpu_group *g) { (void)g; }
+static uint32_t gpu_first_op(const gpu_group *g, const program *p) { return (void)g, p->n_ops; }
+static bool     gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer) { return (void)g, (void)p, (void)layer, false; }
+static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) { return (void)g, (void)row, (const gpu_choices *)NULL; }
+static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
     return (void)g, (void)p, (void)k, (void)x, (void)ld_x, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
-static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
     return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
-static uint32_t gpu_columns(const gpu *g) { return (void)g, UINT32_MAX; }
-static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error) {
+static uint32_t gpu_columns(const gpu_group *g) { return (void)g, UINT32_MAX; }
+static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) { return (void)g, (void)out, (void)error, NOVA_OK; }
+static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error) {
     return (void)g, (void)fn, (void)user, (void)error, NOVA_OK;
 }
-static void     gpu_get_stats(const gpu *g, gpu_stats *out) {
+static void     gpu_get_stats(const gpu_group *g, gpu_stats *out) {
     (void)g;
     memset(out, 0, sizeof *out);
 }
@@ -37,7 +38,7 @@ NOVA_API nova_result nova_list_gpus(nova_gpu_info *infos, uint32_t capacity, uin
 
 #else
 
-struct gpu {
+struct gpu_group {
     host        h;
     uint32_t    n;
     vk_device  *devices[GPU_MOST];
@@ -66,7 +67,7 @@ static uint32_t split_names(const char *device, char names[GPU_MOST][16], nova_e
     }
 }
 
-static nova_result open_devices(gpu *g, const gpu_desc *desc, nova_error *error) {
+static nova_result open_devices(gpu_group *g, const gpu_desc *desc, nova_error *error) {
     char           names[GPU_MOST][16];
     vk_device_desc d;
     uint32_t       n = split_names(desc->device, names, error);
@@ -81,6 +82,10 @@ static nova_result open_devices(gpu *g, const gpu_desc *desc, nova_error *error)
     d.max_alloc  = desc->max_alloc;
     d.staged     = (desc->without & NOVA_GPU_MAPPED) != 0;
     d.vram_limit = desc->vram;
+    d.given      = desc->vulkan;
+    d.cache      = desc->cache;
+    d.cache_size = desc->cache_size;
+    if (desc->vulkan && n > 1) return fail(error, NOVA_ERROR_ARGUMENT, "device '%.48s': the host's Vulkan device is one", desc->device);
     while (g->n < n) {
         d.want = names[g->n];
         TRY(vk_device_open(&g->devices[g->n], &g->h, &d, error));
@@ -157,7 +162,7 @@ static uint32_t count_layers(const program *p, uint32_t first) {
 
 /* Shares the program's end among the devices, the last of which gets the output: as many layers as fit, evenly where there is
  * room for all. */
-static nova_result open_machines(gpu *g, const gpu_desc *desc, nova_error *error) {
+static nova_result open_machines(gpu_group *g, const gpu_desc *desc, nova_error *error) {
     uint32_t allowed = desc->n_layers, last = desc->prog->n_ops;
     uint32_t share = g->n > 1 ? (desc->model->n_layer + 1 + g->n - 1) / g->n : UINT32_MAX;
     for (uint32_t k = g->n; k-- > 0;) {
@@ -174,7 +179,7 @@ static nova_result open_machines(gpu *g, const gpu_desc *desc, nova_error *error
     return NOVA_OK;
 }
 
-static nova_result gpu_begin(gpu *g, const gpu_desc *desc, nova_error *error) {
+static nova_result gpu_begin(gpu_group *g, const gpu_desc *desc, nova_error *error) {
     TRY(open_devices(g, desc, error));
     TRY(open_machines(g, desc, error));
     if (g->n == 1) return NOVA_OK;
@@ -184,11 +189,11 @@ static nova_result gpu_begin(gpu *g, const gpu_desc *desc, nova_error *error) {
     return g->x ? NOVA_OK : fail_memory(error, g->x_bytes, "what crosses between devices");
 }
 
-static nova_result gpu_open(gpu **out, const host *h, const gpu_desc *desc, nova_error *error) {
+static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error) {
     bool automatic = !strcmp(desc->device, "auto");
     *out = NULL;
     if (!strcmp(desc->device, "cpu") || desc->n_layers == 0) return NOVA_OK;
-    gpu *g = (gpu *)mem_zalloc(h, sizeof *g);
+    gpu_group *g = (gpu_group *)mem_zalloc(h, sizeof *g);
     if (!g) return fail_memory(error, sizeof *g, "the GPUs");
     g->h = *h;
     nova_error why;
@@ -209,7 +214,7 @@ static nova_result gpu_open(gpu **out, const host *h, const gpu_desc *desc, nova
     return NOVA_OK;
 }
 
-static void gpu_close(gpu *g) {
+static void gpu_close(gpu_group *g) {
     if (!g) return;
     host h = g->h;
     for (uint32_t k = 0; k < GPU_MOST; k++) {
@@ -222,13 +227,13 @@ static void gpu_close(gpu *g) {
 
 /* ---- Running ---- */
 
-static uint32_t gpu_first_op(const gpu *g, const program *p) { return g ? g->first_op : p->n_ops; }
+static uint32_t gpu_first_op(const gpu_group *g, const program *p) { return g ? g->first_op : p->n_ops; }
 
-static bool gpu_has_layer(const gpu *g, const program *p, uint32_t layer) {
+static bool gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer) {
     return g && layer_begin(p, layer) >= g->first_op;
 }
 
-static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
+static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
     vk_machine *before = NULL;
     for (uint32_t i = 0; i < g->n; i++) {
         vk_machine *m = g->machines[i];
@@ -244,34 +249,39 @@ static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, s
     return NOVA_OK;
 }
 
-static vk_machine *last_machine(const gpu *g) {
+static vk_machine *last_machine(const gpu_group *g) {
     uint32_t k = g->n - 1;
     while (k > 0 && !g->machines[k]) k--;
     return g->machines[k];
 }
 
-static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
     return vk_machine_head(last_machine(g), first, n, logits, ld, error);
 }
 
-static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row) {
+static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) {
     return (const gpu_choices *)(const void *)vk_machine_choices(last_machine(g), row);
 }
 
-static uint32_t gpu_columns(const gpu *g) {
+static uint32_t gpu_columns(const gpu_group *g) {
     uint32_t least = UINT32_MAX;
     for (uint32_t k = 0; g && k < g->n; k++)
         if (g->machines[k]) least = (uint32_t)size_min(least, vk_machine_columns(g->machines[k]));
     return least;
 }
 
-static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error) {
+static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) {
+    for (uint32_t k = 0; g && k < g->n; k++) TRY(vk_cache_get(g->devices[k], out, error));
+    return NOVA_OK;
+}
+
+static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error) {
     for (uint32_t k = 0; g && k < g->n; k++)
         if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, error));
     return NOVA_OK;
 }
 
-static void gpu_get_stats(const gpu *g, gpu_stats *out) {
+static void gpu_get_stats(const gpu_group *g, gpu_stats *out) {
     memset(out, 0, sizeof *out);
     if (!g) return;
     out->n_layers = g->n_layers;

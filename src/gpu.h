@@ -17,20 +17,23 @@ typedef struct gpu_desc {
     uint32_t          without;         /* NOVA_GPU_... */
     uint64_t          max_range, max_alloc;
     bool              statistics;
+    const nova_vulkan *vulkan;
+    const void       *cache;
+    size_t            cache_size;
     nova_progress_fn  progress;
     void             *progress_user;
 } gpu_desc;
 
-typedef struct gpu gpu;
+typedef struct gpu_group gpu_group;
 
 /* *out is NULL without an error where the device is "cpu", or "auto" and there is no real GPU or it cannot be used (which is
  * logged). Errors: DEVICE, MEMORY, UNSUPPORTED, CANCELLED. */
-static nova_result gpu_open(gpu **out, const host *h, const gpu_desc *desc, nova_error *error);
-static void        gpu_close(gpu *g);
+static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error);
+static void        gpu_close(gpu_group *g);
 
 /* Operations from this one on are the GPU's; n_ops for NULL. */
-static uint32_t gpu_first_op(const gpu *g, const program *p);
-static bool     gpu_has_layer(const gpu *g, const program *p, uint32_t layer);
+static uint32_t gpu_first_op(const gpu_group *g, const program *p);
+static bool     gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer);
 
 /* The greatest logits of a row, sorted by logit, equal ones by id, instead of all. */
 typedef struct gpu_choice { uint32_t id; float logit; } gpu_choice;
@@ -44,18 +47,19 @@ typedef struct gpu_choices {
 
 /* See vk_machine_body and vk_machine_head. k: 0, or choices wanted instead of logits; gpu_get_choices gives what there is, or NULL
  * where the pass gave none and gpu_head is to be asked. */
-static nova_result gpu_body(gpu *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
-static const gpu_choices *gpu_get_choices(const gpu *g, uint32_t row);
-static nova_result gpu_head(gpu *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
-static uint32_t    gpu_columns(const gpu *g);
+static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
+static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row);
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
+static uint32_t    gpu_columns(const gpu_group *g);
 
-static nova_result gpu_kernels(gpu *g, nova_kernel_fn fn, void *user, nova_error *error);
+static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error);
+static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
     uint64_t    n_submits, n_dispatches, wait_ns, vram_bytes;
     const char *name;
     uint32_t    n_layers;              /* on GPUs, the output counting as one */
 } gpu_stats;
-static void gpu_get_stats(const gpu *g, gpu_stats *out);
+static void gpu_get_stats(const gpu_group *g, gpu_stats *out);
 
 #endif

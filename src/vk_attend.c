@@ -60,10 +60,10 @@ typedef struct attend_plan {
     uint32_t    heads, head_blocks;   /* a workgroup takes `heads` of a KV head's, head_blocks of them all */
     uint32_t    n_splits;
     uint32_t    unit;                 /* words of V that a lane loads at once */
-    uint32_t    lane_rows;
+    uint32_t    lane_rows;            /* of ATTEND_MANY_F32: rows of a lane, 0 elsewhere */
     vk_matrix   matrix;
     uint32_t    subgroup;             /* of ATTEND_MANY_MATRIX: lanes, 0 elsewhere */
-    bool        held;                 /* queries stay in registers */
+    bool        held, loop;           /* queries stay in registers; loops stay loops */
 } attend_plan;
 
 /* The widest load that divides a row of V. */
@@ -173,7 +173,7 @@ static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) 
     p->subgroup = d->caps.subgroup;
     if ((d->caps.can & VK_CAN_SIZED) && d->caps.subgroup_min <= 32 && d->caps.subgroup_max >= 32) p->subgroup = 32;
     split   = c->head_dim_k > 128 || c->head_dim_v > 128 ? 2 : 1;
-    p->held = c->head_dim_k <= 128;
+    p->held = c->head_dim_k <= 128 && !is_cpu(d);
     for (groups = 4; groups >= split; groups /= 2) {
         uint32_t per_row = split * p->subgroup / p->matrix.m;     /* lanes of a row: whole ones, with whole eights of tokens */
         p->rows  = groups / split * p->matrix.m;
@@ -183,7 +183,7 @@ static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) 
     }
     if (groups < split || c->head_dim_k > 256 || c->head_dim_v > 256) return false;
     p->unit        = 1;
-    p->lane_rows   = 4;
+    p->loop        = is_cpu(d);
     p->head_blocks = attend_div(n_rep, p->rows);
     p->heads       = attend_div(n_rep, p->head_blocks);
     p->n_splits    = 1;
@@ -226,6 +226,7 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     vk_spec(&x, p->n_splits == 1);
     if (p->lane_rows) vk_spec(&x, p->lane_rows);
     if (p->subgroup) {
+        vk_spec(&x, p->loop);
         vk_spec(&x, p->matrix.m);
         vk_spec(&x, p->matrix.n);
         vk_spec(&x, p->matrix.k);

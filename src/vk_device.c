@@ -290,6 +290,15 @@ static void drop_matrices(vk_device *d) {
     }
     c->n_matrices = n;
     if (n == 0) c->can &= ~(uint32_t)VK_CAN_MATRIX;
+    if (!(c->can & VK_CAN_MATRIX)) c->n_matrices = 0;
+}
+
+/* What the descriptor forbids. */
+static void limit_caps(vk_device *d) {
+    d->caps.can &= ~d->desc.without;
+    drop_matrices(d);
+    if (d->desc.max_range && d->desc.max_range < d->caps.max_range) d->caps.max_range = d->desc.max_range;
+    if (d->desc.max_alloc && d->desc.max_alloc < d->caps.max_alloc) d->caps.max_alloc = d->desc.max_alloc;
 }
 
 static nova_result choose_device(vk_device *d, nova_error *error) {
@@ -308,10 +317,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
         result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
     }
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
-    d->caps.can &= ~d->desc.without;
-    drop_matrices(d);
-    if (d->desc.max_range && d->desc.max_range < d->caps.max_range) d->caps.max_range = d->desc.max_range;
-    if (d->desc.max_alloc && d->desc.max_alloc < d->caps.max_alloc) d->caps.max_alloc = d->desc.max_alloc;
+    limit_caps(d);
     return result;
 }
 
@@ -427,20 +433,152 @@ static nova_result create_layout(vk_device *d, nova_error *error) {
     return NOVA_OK;
 }
 
+/* ---- Kept pipelines ---- */
+
+#define CACHE_MAGIC 0x31504e56u   /* "VNP1" */
+
+/* In front of a driver's own bytes, which it must have made itself: a driver need not survive others. */
+typedef struct cache_head {
+    uint32_t magic, vendor, device, driver;
+    uint8_t  uuid[VK_UUID_SIZE];
+    uint64_t bytes, hash;
+} cache_head;
+
+static cache_head cache_head_of(const vk_device *d) {
+    VkPhysicalDeviceProperties props;
+    cache_head                 head;
+    d->api.GetPhysicalDeviceProperties(d->physical, &props);
+    memset(&head, 0, sizeof head);
+    head.magic  = CACHE_MAGIC;
+    head.vendor = props.vendorID, head.device = props.deviceID, head.driver = props.driverVersion;
+    memcpy(head.uuid, props.pipelineCacheUUID, sizeof head.uuid);
+    return head;
+}
+
+/* This device's bytes among those kept, or NULL. */
+static const uint8_t *cache_find(const vk_device *d, size_t *size) {
+    const uint8_t *p    = (const uint8_t *)d->desc.cache;
+    size_t         left = p ? d->desc.cache_size : 0;
+    cache_head     mine = cache_head_of(d), head;
+    while (left > sizeof head) {
+        memcpy(&head, p, sizeof head);
+        if (head.magic != CACHE_MAGIC || head.bytes > left - sizeof head) return NULL;
+        bool same = head.vendor == mine.vendor && head.device == mine.device && head.driver == mine.driver && !memcmp(head.uuid, mine.uuid, sizeof head.uuid);
+        p += sizeof head;
+        if (same && hash_bytes(p, (size_t)head.bytes, CACHE_MAGIC) == head.hash) {
+            *size = (size_t)head.bytes;
+            return p;
+        }
+        p += head.bytes;
+        left -= sizeof head + (size_t)head.bytes;
+    }
+    return NULL;
+}
+
 static nova_result create_pipeline_cache(vk_device *d, nova_error *error) {
     VkPipelineCacheCreateInfo info;
     memset(&info, 0, sizeof info);
-    info.sType = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+    info.sType        = VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO;
+    info.pInitialData = cache_find(d, &info.initialDataSize);
     VK_TRY(d->api.CreatePipelineCache(d->device, &info, NULL, &d->cache), "the pipeline cache");
     return NOVA_OK;
 }
 
-static nova_result device_begin(vk_device *d, nova_error *error) {
+static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *error) {
+    cache_head head = cache_head_of(d);
+    size_t     size = 0, at = out->n;
+    VK_TRY(d->api.GetPipelineCacheData(d->device, d->cache, &size, NULL), "the pipeline cache");
+    if (!text_append(out, (const char *)&head, sizeof head) || !text_reserve(out, size)) return fail_memory(error, size, "the pipeline cache");
+    VkResult r = d->api.GetPipelineCacheData(d->device, d->cache, &size, out->p + out->n);
+    if (r != VK_SUCCESS && r != VK_INCOMPLETE) return vk_fail(error, r, "the pipeline cache");
+    head.bytes = size;
+    head.hash  = hash_bytes(out->p + out->n, size, CACHE_MAGIC);
+    memcpy(out->p + at, &head, sizeof head);
+    out->n += size;
+    return NOVA_OK;
+}
+
+/* ---- A device of the host's ---- */
+
+/* Features that its chain says are on. */
+static void take_features(feature_chain *f, const void *host_chain) {
+    memset(f, 0, sizeof *f);
+    for (const VkBaseInStructure *s = (const VkBaseInStructure *)host_chain; s; s = s->pNext) {
+        const void *p = s;
+#define TAKE(type, member) case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_##type: memcpy(&f->member, p, sizeof f->member); break;
+        switch (s->sType) {
+            TAKE(16BIT_STORAGE_FEATURES, storage16)
+            TAKE(8BIT_STORAGE_FEATURES, storage8)
+            TAKE(SHADER_FLOAT16_INT8_FEATURES, small_types)
+            TAKE(SHADER_INTEGER_DOT_PRODUCT_FEATURES_KHR, dot)
+            TAKE(SUBGROUP_SIZE_CONTROL_FEATURES_EXT, sized)
+            TAKE(VULKAN_MEMORY_MODEL_FEATURES, memory_model)
+            TAKE(PIPELINE_EXECUTABLE_PROPERTIES_FEATURES_KHR, executable)
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES:
+            f->storage16.storageBuffer16BitAccess = ((const VkPhysicalDeviceVulkan11Features *)p)->storageBuffer16BitAccess;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_2_FEATURES:
+            f->storage8.storageBuffer8BitAccess    = ((const VkPhysicalDeviceVulkan12Features *)p)->storageBuffer8BitAccess;
+            f->small_types.shaderFloat16           = ((const VkPhysicalDeviceVulkan12Features *)p)->shaderFloat16;
+            f->small_types.shaderInt8              = ((const VkPhysicalDeviceVulkan12Features *)p)->shaderInt8;
+            f->memory_model.vulkanMemoryModel      = ((const VkPhysicalDeviceVulkan12Features *)p)->vulkanMemoryModel;
+            break;
+        case VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_FEATURES:
+            f->dot.shaderIntegerDotProduct = ((const VkPhysicalDeviceVulkan13Features *)p)->shaderIntegerDotProduct;
+            f->sized.subgroupSizeControl   = ((const VkPhysicalDeviceVulkan13Features *)p)->subgroupSizeControl;
+            f->sized.computeFullSubgroups  = ((const VkPhysicalDeviceVulkan13Features *)p)->computeFullSubgroups;
+            break;
+        default:   /* no constant of an enum in older headers */
+            if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_FEATURES_KHR) memcpy(&f->matrix, p, sizeof f->matrix);
+            break;
+        }
+#undef TAKE
+    }
+}
+
+static bool was_named(const nova_vulkan *v, const char *name) {
+    for (uint32_t i = 0; i < v->n_extensions; i++)
+        if (v->extensions && v->extensions[i] && !strcmp(v->extensions[i], name)) return true;
+    return false;
+}
+
+static nova_result borrow(vk_device *d, const nova_vulkan *v, nova_error *error) {
+    PFN_vkGetInstanceProcAddr get;
+    feature_chain             f;
+    if (!v->get_instance_proc_addr || !v->instance || !v->physical_device || !v->device || !v->queue)
+        return fail(error, NOVA_ERROR_ARGUMENT, "nova_vulkan: a handle is NULL");
+    memcpy(&get, &v->get_instance_proc_addr, sizeof get);
+    d->borrowed = true;
+    d->lock = v->lock, d->unlock = v->unlock, d->lock_user = v->lock_user;
+    TRY(vk_api_open(&d->api, get, error));
+    d->instance = (VkInstance)v->instance;
+    d->physical = (VkPhysicalDevice)v->physical_device;
+    TRY(vk_api_instance(&d->api, d->instance, error));
+    TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error));
+    if (d->caps.api < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "%s has Vulkan 1.0: 1.1 is the least", d->caps.name);
+    take_features(&f, v->features);
+    uint32_t known = VK_CAN_STORAGE16 | VK_CAN_STORAGE8 | VK_CAN_F16 | VK_CAN_INT8 | VK_CAN_DOT | VK_CAN_SIZED | VK_CAN_MATRIX | VK_CAN_EXECUTABLE;
+    d->caps.can &= abilities(&f) | ~known;
+    if (!was_named(v, "VK_EXT_memory_budget")) d->caps.can &= ~(uint32_t)VK_CAN_BUDGET;
+    if (!was_named(v, "VK_EXT_external_memory_host")) d->caps.can &= ~(uint32_t)VK_CAN_IMPORT;
+    limit_caps(d);
+    d->device = (VkDevice)v->device;
+    d->queue  = (VkQueue)v->queue;
+    d->family = v->queue_family;
+    return vk_api_device(&d->api, d->device, error);
+}
+
+static nova_result open_own(vk_device *d, nova_error *error) {
     TRY(vk_api_open(&d->api, NULL, error));
     TRY(instance_open(&d->api, &d->instance, error));
     TRY(choose_device(d, error));
     TRY(choose_family(d, error));
-    TRY(create_device(d, error));
+    return create_device(d, error);
+}
+
+static nova_result device_begin(vk_device *d, nova_error *error) {
+    if (d->desc.given) TRY(borrow(d, d->desc.given, error));
+    else TRY(open_own(d, error));
     TRY(create_fence(d, &d->fence, error));
     TRY(create_command_pool(d, &d->pool, error));
     TRY(create_layout(d, error));
@@ -455,7 +593,9 @@ static nova_result vk_device_open(vk_device **out, const host *h, const vk_devic
     d->desc = *desc;
     if (!d->desc.want) d->desc.want = "auto";
     nova_result result = device_begin(d, error);
-    d->desc.want = NULL;   /* the caller's text */
+    d->desc.want  = NULL;   /* the caller's, and read no more */
+    d->desc.given = NULL;
+    d->desc.cache = NULL;
     if (result != NOVA_OK) {
         vk_device_close(d);
         return result;
@@ -465,7 +605,7 @@ static nova_result vk_device_open(vk_device **out, const host *h, const vk_devic
 }
 
 static void device_objects_close(vk_device *d) {
-    d->api.DeviceWaitIdle(d->device);
+    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* every submit was waited for; the host's queues are its own */
     for (uint32_t i = 0; i < d->n_pipelines; i++) d->api.DestroyPipeline(d->device, d->pipelines[i].handle, NULL);
     if (d->cache) d->api.DestroyPipelineCache(d->device, d->cache, NULL);
     if (d->layout) d->api.DestroyPipelineLayout(d->device, d->layout, NULL);
@@ -482,8 +622,8 @@ static void vk_device_close(vk_device *d) {
     if (!d) return;
     host h = d->h;
     if (d->device && d->api.DeviceWaitIdle) device_objects_close(d);
-    if (d->device && d->api.DestroyDevice) d->api.DestroyDevice(d->device, NULL);
-    if (d->instance && d->api.DestroyInstance) d->api.DestroyInstance(d->instance, NULL);
+    if (d->device && d->api.DestroyDevice && !d->borrowed) d->api.DestroyDevice(d->device, NULL);
+    if (d->instance && d->api.DestroyInstance && !d->borrowed) d->api.DestroyInstance(d->instance, NULL);
     vk_api_close(&d->api);
     mem_free(&h, d->pipelines, d->cap_pipelines * sizeof *d->pipelines);
     mem_free(&h, d->blocks, d->cap_blocks * sizeof *d->blocks);
@@ -622,14 +762,21 @@ static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *ou
 
 /* ---- Short work ---- */
 
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error) {
+static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence) {
     VkSubmitInfo info;
     memset(&info, 0, sizeof info);
     info.sType              = VK_STRUCTURE_TYPE_SUBMIT_INFO;
     info.commandBufferCount = 1;
     info.pCommandBuffers    = &commands;
+    if (d->lock) d->lock(d->lock_user);
+    VkResult r = d->api.QueueSubmit(d->queue, 1, &info, fence);
+    if (d->unlock) d->unlock(d->lock_user);
+    return r;
+}
+
+static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error) {
     VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
-    VK_TRY(d->api.QueueSubmit(d->queue, 1, &info, fence), "giving work to the device");
+    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
     VK_TRY(d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
     return NOVA_OK;
 }

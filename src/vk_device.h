@@ -84,6 +84,9 @@ typedef struct vk_device_desc {
     uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
     uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */
     bool        no_matrix_f16, no_matrix_s8;   /* matrix units not to use */
+    const nova_vulkan *given; /* the host's device; NULL: open one. Read while opening alone */
+    const void *cache;        /* of an earlier vk_cache_get */
+    size_t      cache_size;
     bool        staged;       /* never map device memory, even where it can be (tests) */
 } vk_device_desc;
 
@@ -110,6 +113,11 @@ typedef struct vk_device {
     bool                  statistics;  /* pipelines keep what vk_statistics tells */
     uint32_t              n_pipelines, cap_pipelines;
 
+    bool             borrowed;         /* instance and device are the host's */
+    void           (*lock)(void *user);
+    void           (*unlock)(void *user);
+    void            *lock_user;
+
     VkCommandPool    pool;             /* of short work: uploads, tests */
     VkFence          fence;
     vk_slice         staging;
@@ -130,6 +138,12 @@ static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *ou
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error);
 NOVA_UNUSED static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error);
+
+/* The compiled pipelines as bytes, with a head that tells the driver; appended to `out`. Errors: DEVICE, MEMORY. */
+static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *error);
+
+/* Gives recorded commands to the queue, under the host's lock. */
+static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence);
 
 /* Submits recorded commands and waits. Errors: DEVICE (lost, timeout), MEMORY. */
 static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error);

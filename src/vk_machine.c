@@ -443,14 +443,9 @@ static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
 /* ---- Submitting ---- */
 
 static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, nova_error *error) {
-    VkSubmitInfo info;
-    vk_device   *d = m->dev;
-    memset(&info, 0, sizeof info);
-    info.sType              = VK_STRUCTURE_TYPE_SUBMIT_INFO;
-    info.commandBufferCount = 1;
-    info.pCommandBuffers    = &commands;
+    vk_device *d = m->dev;
     VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
-    VK_TRY(d->api.QueueSubmit(d->queue, 1, &info, m->fence), "giving work to the device");
+    VK_TRY(vk_submit(d, commands, m->fence), "giving work to the device");
     m->n_submits++;
     m->n_dispatches += n_dispatch;
     uint64_t start = clock_ns();
@@ -817,7 +812,7 @@ static void vk_machine_close(vk_machine *m) {
     if (!m) return;
     host       h = m->h;
     vk_device *d = m->dev;
-    d->api.DeviceWaitIdle(d->device);
+    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);
     for (uint32_t i = 0; i < VK_REPLAYED * VK_CHOICE_KINDS; i++) {
         vk_recorded *r = &m->replayed[i / VK_CHOICE_KINDS][i % VK_CHOICE_KINDS];
         if (r->pool) d->api.DestroyDescriptorPool(d->device, r->pool, NULL);

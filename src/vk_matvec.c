@@ -55,7 +55,7 @@ static uint32_t lanes_log_for(const vk_caps *c, const vk_matmul *m, const vk_mat
 }
 
 /* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's
- * 64 bytes of codes (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
+ * 64 bytes of codes (four rows of one weight, two of a pair), and some 30,000 lanes before one takes several rows. */
 static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) {
     const vk_caps   *c    = &d->caps;
     const vk_weight *w    = m->w[0];

@@ -1,5 +1,6 @@
 /* The device's work on columns: norms, embedding, gathering, quantising, sums. Columns lie `ld` floats apart (a
- * multiple of 32), their pads are zero and stay so. Each function appends one dispatch (embedding: one a part of the weight). */
+ * multiple of 32), their pads are zero and stay so. Each function appends one dispatch
+ * (embedding: one a part of the weight). */
 #ifndef NOVA_VK_SMALL_H
 #define NOVA_VK_SMALL_H
 

@@ -307,6 +307,110 @@ static void test_threads_and_reloads(void) {
     tiny_free(&t);
 }
 
+/* ---- A device of the host's, kept pipelines ---- */
+
+static int  locks, locked_now;
+static void lock_queue(void *user) { (void)user, locks++, locked_now++; }
+static void unlock_queue(void *user) { (void)user, locked_now--; }
+
+static void test_shared_device(void) {
+    tiny           t;
+    int32_t        ids[60];
+    vk_device     *d;
+    vk_device_desc desc;
+    nova_vulkan    v;
+    nova_error     error;
+    feature_chain  f;
+    extension_list l;
+    host           h = host_init(NULL, NULL, NULL, NULL);
+    tiny_make(&t, 2, false);
+    random_ids(ids, 60);
+    double *right = tiny_logits(&t, ids, 60);
+    memset(&desc, 0, sizeof desc);
+    desc.want = "gpu";
+    CHECK(vk_device_open(&d, &h, &desc, &error) == NOVA_OK, "%s", error.message);
+    list_extensions(&d->api, &h, d->physical, &l, &error);
+    chain_features(&f, &l, d->caps.api);
+    d->api.GetPhysicalDeviceFeatures2(d->physical, &f.all);
+    mem_free(&h, l.at, l.n * sizeof *l.at);
+    memset(&v, 0, sizeof v);
+    memcpy(&v.get_instance_proc_addr, &d->api.GetInstanceProcAddr, sizeof v.get_instance_proc_addr);
+    v.instance = d->instance, v.physical_device = d->physical, v.device = d->device, v.queue = d->queue;
+    v.queue_family = d->family;
+    v.lock = lock_queue, v.unlock = unlock_queue;
+    for (int k = 0; k < 3; k++) {   /* without features, with them, by halves */
+        nova_engine_desc ed = desc_for("gpu");
+        ed.vulkan  = &v;
+        v.features = k ? &f.all : NULL;
+        if (k == 2) ed.gpu_layers = 2;
+        locks = 0;
+        check_score(&t, &ed, ids, right, 60, k == 2 ? 1 : 60, 1e-9, "the host's device");
+        CHECK(locks > 0 && locked_now == 0, "%d locks, %d left", locks, locked_now);
+    }
+    v.queue = NULL;
+    rig r;
+    nova_engine_desc ed = desc_for("gpu");
+    ed.vulkan = &v;
+    CHECK(!rig_open(&r, &t, &ed, NULL) && r.error.code == NOVA_ERROR_ARGUMENT, "%s", r.error.message);
+    rig_close(&r);
+    vk_slice after;
+    CHECK(vk_take(d, VK_USE_DEVICE, 1000, &after, &error) == NOVA_OK && vk_fill(d, &after, 7, &error) == NOVA_OK, "the host goes on: %s", error.message);
+    vk_device_close(d);
+    CHECK(vkf.live == 0, "%ld Vulkan objects are left", vkf.live);
+    free(right);
+    tiny_free(&t);
+}
+
+static void test_kept_pipelines(void) {
+    tiny t;
+    rig  r;
+    tiny_make(&t, 1, false);
+    nova_engine_desc d = desc_for("gpu");
+    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    size_t n = 0, again = 0;
+    CHECK(nova_engine_gpu_cache(r.engine, NULL, 0, &n, &r.error) == NOVA_ERROR_TOO_SMALL && n > 0, "%zu bytes, %s", n, r.error.message);
+    unsigned char *bytes = (unsigned char *)malloc(n + 64);
+    CHECK(nova_engine_gpu_cache(r.engine, bytes, n + 64, &again, &r.error) == NOVA_OK, "%s", r.error.message);
+    rig_close(&r);
+    for (int damage = 0; damage < 12; damage++) {   /* whole, cut, changed: opening works every time */
+        unsigned char *copy = (unsigned char *)malloc(again);
+        memcpy(copy, bytes, again);
+        d.gpu_cache      = copy;
+        d.gpu_cache_size = damage == 1 ? again / 2 : damage == 2 ? 10 : damage == 3 ? 0 : again;
+        if (damage > 3) copy[test_below((uint32_t)again)] ^= (unsigned char)(1 + test_below(255));
+        CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+        if (damage == 0) {   /* a driver may keep nothing in it; what it keeps it takes again */
+            size_t more = 0;
+            nova_engine_gpu_cache(r.engine, NULL, 0, &more, &r.error);
+            CHECK(more >= again, "%zu bytes, then %zu", again, more);
+        }
+        rig_close(&r);
+        free(copy);
+    }
+    free(bytes);
+    tiny_free(&t);
+}
+
+static bool count_kernel(void *user, const nova_kernel_info *k) {
+    uint32_t *n = (uint32_t *)user;
+    CHECK(k->name && k->specialisation && (k->n_token || k->n_prompt), "kernel %u", *n);
+    ++*n;
+    return true;
+}
+
+static void test_kernels(void) {
+    tiny     t;
+    rig      r;
+    uint32_t n = 0;
+    tiny_make(&t, 1, false);
+    nova_engine_desc d = desc_for("gpu");
+    d.gpu_statistics = true;
+    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    CHECK(nova_engine_kernels(r.engine, count_kernel, &n, &r.error) == NOVA_OK && n > 5, "%u kernels, %s", n, r.error.message);
+    rig_close(&r);
+    tiny_free(&t);
+}
+
 /* ---- Faults ---- */
 
 /* One run with whatever fault is armed: open, feed, choose. A failure is a clear error. */
@@ -428,6 +532,9 @@ int main(void) {
     test_two_devices(n);
     test_batch_and_slide();
     test_cancel_and_budget();
+    test_shared_device();
+    test_kept_pipelines();
+    test_kernels();
     test_threads_and_reloads();
     test_names();
     test_memory_faults();

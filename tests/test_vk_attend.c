@@ -517,6 +517,14 @@ static void bench_one(attend_path path, uint32_t dim, uint32_t n_col, uint32_t p
 }
 
 static void bench(void) {
+    if (getenv("NOVA_MATRIX")) {
+        for (uint32_t dim = 64; dim <= 256; dim *= 2) {
+            double start = (double)clock_ns();
+            bench_one(ATTEND_MANY_MATRIX, dim, 128, 0, 1);
+            printf("all %.1f s\n", ((double)clock_ns() - start) * 1e-9);
+        }
+        return;
+    }
     for (uint32_t dim = 64; dim <= 128; dim += 64) {
         bench_one(ATTEND_FEW, dim, 1, 100, 20);
         bench_one(ATTEND_FEW, dim, 1, 2000, 20);

@@ -182,7 +182,7 @@ static void product_inputs(product *p, vk_device *d, float massive) {
 }
 
 static void product_open(product *p, vk_device *d, uint32_t type, uint32_t type1, uint32_t n_in, uint32_t n_out,
-                         uint32_t n_col, op_epilogue epilogue, bool biased, float size, float massive) {
+                         uint32_t n_col, op_epilogue epilogue, uint32_t biased, float size, float massive) {
     memset(p, 0, sizeof *p);
     arena_init(&p->a, &d->h);
     p->n_in = n_in, p->n_out = n_out, p->n_col = n_col;
@@ -200,7 +200,8 @@ static void product_open(product *p, vk_device *d, uint32_t type, uint32_t type1
     product_inputs(p, d, massive);
     p->m.x = p->x.s, p->m.y = p->y.s, p->m.xq = p->xq.s;
     p->m.xq_scales = n_col * p->m.ld_x / 4;
-    if (biased) p->m.bias[0] = p->bias[0].s, p->m.bias[1] = p->bias[1].s;
+    for (int i = 0; i < 2; i++)
+        if (biased >> i & 1) p->m.bias[i] = p->bias[i].s;
 }
 
 static void product_close(product *p) {
@@ -277,7 +278,7 @@ static void product_check(product *p, vk_device *d, bool quantised, const char *
         }
     CHECK(wrong == 0, "%s %s %u x %u, %u columns, epilogue %d act %d bias %d: %u wrong, by up to %g of what is allowed",
           what, type_of(p->r[0].w.type)->name, p->n_in, p->n_out, p->n_col, (int)p->m.epilogue, (int)p->m.act,
-          p->m.bias[0].size != 0, wrong, share);
+          (p->m.bias[0].size != 0) + 2 * (p->m.bias[1].size != 0), wrong, share);
     CHECK(pads == 0, "%s %s: %u pads written", what, type_of(p->r[0].w.type)->name, pads);
     bool whole = guarded_whole(d, &p->x) && guarded_whole(d, &p->y) && guarded_whole(d, &p->xq);
     CHECK(whole, "%s: a guard was written", what);
@@ -337,7 +338,7 @@ static void test_ways(vk_device *d, uint32_t type, uint32_t turn, uint32_t n_col
     bool    odd = type_of(type)->block_weights == 1;
     product p;
     product_open(&p, d, type, type, odd ? 1 + test_below(300) : some_width(type, 700), 1 + test_below(90), n_col,
-                 epilogue, test_below(2) != 0, 1.0f, 0);
+                 epilogue, test_below(4), 1.0f, 0);
     for (size_t i = 0; i < COUNT_OF(ways); i++) {
         vk_matvec_shape s;
         if (way_taken(i, turn) && way_shape(d, &p, i, &s)) product_run(&p, d, &s, ways[i].name);
@@ -350,7 +351,7 @@ static void test_choice(vk_device *d, uint32_t type, uint32_t n_col, op_epilogue
     VkPhysicalDeviceType kind = d->caps.type;
     uint64_t             dot  = d->caps.dot_fast;
     product p;
-    product_open(&p, d, type, type, some_width(type, 700), 1 + test_below(300), n_col, epilogue, true, 1.0f, 0);
+    product_open(&p, d, type, type, some_width(type, 700), 1 + test_below(300), n_col, epilogue, 2 + n_col % 2, 1.0f, 0);
     product_run(&p, d, NULL, "chosen");
     d->caps.type     = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
     d->caps.dot_fast = n_col % 2;
@@ -364,12 +365,12 @@ static void test_choice(vk_device *d, uint32_t type, uint32_t n_col, op_epilogue
 static void test_large(vk_device *d) {
     product p;
     vk_matvec_shape s;
-    product_open(&p, d, TYPE_Q4_0, TYPE_Q4_0, 32, 70001, 1, EPILOGUE_NONE, false, 1.0f, 0);
+    product_open(&p, d, TYPE_Q4_0, TYPE_Q4_0, 32, 70001, 1, EPILOGUE_NONE, 0, 1.0f, 0);
     memset(&s, 0, sizeof s);
     s.kernel = KERNEL_MATVEC, s.lanes_log = 3, s.local = 8, s.rows = 1;
     product_run(&p, d, &s, "many rows");
     product_close(&p);
-    product_open(&p, d, TYPE_F16, TYPE_F16, 32768, 5, 2, EPILOGUE_NONE, false, 1.0f, 0);
+    product_open(&p, d, TYPE_F16, TYPE_F16, 32768, 5, 2, EPILOGUE_NONE, 0, 1.0f, 0);
     for (uint32_t i = 0; i < 2 * 32768; i++) p.host_x[i] = fabsf(p.host_x[i]);
     for (uint32_t i = 0; i < 5 * 32768; i++) {   /* all of one sign: the sum grows all along */
         p.r[0].floats[i] = fabsf(p.r[0].floats[i]);
@@ -386,7 +387,7 @@ static void test_sizes(vk_device *d, uint32_t type) {
     for (int i = 0; i < 9; i++) {
         product p;
         product_open(&p, d, type, type, some_width(type, 300), 4 + test_below(i < 4 ? 40 : 300), 1, EPILOGUE_NONE,
-                     false, i % 3 == 1 ? 3e-6f : 1.0f, i % 3 == 2 ? 1e5f : 0.0f);
+                     0, i % 3 == 1 ? 3e-6f : 1.0f, i % 3 == 2 ? 1e5f : 0.0f);
         product_run(&p, d, NULL, i % 3 == 1 ? "subnormal scales" : i % 3 == 2 ? "a massive activation" : "sizes");
         product_close(&p);
     }
@@ -395,7 +396,7 @@ static void test_sizes(vk_device *d, uint32_t type) {
 /* A glu of two formats, and, on a device that must split, of several parts. */
 static void test_pair(vk_device *d, uint32_t type1, uint32_t n_col) {
     product p;
-    product_open(&p, d, TYPE_Q4_K, type1, 512, 150 + test_below(200), n_col, EPILOGUE_GLU, true, 1.0f, 0);
+    product_open(&p, d, TYPE_Q4_K, type1, 512, 150 + test_below(200), n_col, EPILOGUE_GLU, 1 + test_below(2), 1.0f, 0);
     product_run(&p, d, NULL, "a pair");
     product_close(&p);
 }

@@ -7,7 +7,7 @@
 #define VK_BLOCK_DEVICE  ((uint64_t)64 << 20)   /* least size of a block of device memory */
 #define VK_BLOCK_HOST    ((uint64_t)1 << 20)
 #define VK_SLICE_ALIGN   256                    /* the largest alignment that a binding's offset may need */
-#define VK_STAGING       ((uint64_t)8 << 20)
+#define VK_STAGING       ((uint64_t)4 << 20)     /* of one stage */
 #define VK_WAIT_NS       ((uint64_t)300 * 1000000000u)   /* behind which a device counts as hung */
 
 /* ---- What a device can ---- */
@@ -610,6 +610,11 @@ static void device_objects_close(vk_device *d) {
     if (d->cache) d->api.DestroyPipelineCache(d->device, d->cache, NULL);
     if (d->layout) d->api.DestroyPipelineLayout(d->device, d->layout, NULL);
     if (d->set_layout) d->api.DestroyDescriptorSetLayout(d->device, d->set_layout, NULL);
+    for (uint32_t i = 0; i < VK_STAGES; i++) {
+        if (d->stages[i].busy) d->api.WaitForFences(d->device, 1, &d->stages[i].fence, VK_TRUE, VK_WAIT_NS);
+        if (d->stages[i].fence) d->api.DestroyFence(d->device, d->stages[i].fence, NULL);
+    }
+    if (d->stage_pool) d->api.DestroyCommandPool(d->device, d->stage_pool, NULL);
     if (d->pool) d->api.DestroyCommandPool(d->device, d->pool, NULL);
     if (d->fence) d->api.DestroyFence(d->device, d->fence, NULL);
     for (uint32_t i = 0; i < d->n_blocks; i++) {
@@ -798,8 +803,8 @@ static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_
     return NOVA_OK;
 }
 
-/* Runs what was recorded, and takes the pool's command buffers back. */
-static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
+/* Takes what was recorded to its end, with what others do behind it. */
+static nova_result commands_end(vk_device *d, VkCommandBuffer commands, nova_error *error) {
     VkMemoryBarrier all;
     memset(&all, 0, sizeof all);
     all.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
@@ -808,25 +813,75 @@ static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_err
     d->api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
                               VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &all, 0, NULL, 0, NULL);
     VK_TRY(d->api.EndCommandBuffer(commands), "recording");
+    return NOVA_OK;
+}
+
+/* Runs what was recorded, and takes the pool's command buffers back. */
+static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
+    TRY(commands_end(d, commands, error));
     TRY(vk_submit_wait(d, commands, d->fence, error));
     VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
     return NOVA_OK;
 }
 
-static nova_result copy_now(vk_device *d, const vk_slice *from, uint64_t from_at, const vk_slice *to, uint64_t to_at,
-                            uint64_t size, nova_error *error) {
-    VkCommandBuffer commands;
-    VkBufferCopy    region;
+static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_slice *from, uint64_t from_at, const vk_slice *to,
+                         uint64_t to_at, uint64_t size) {
+    VkBufferCopy region;
     region.srcOffset = from->offset + from_at;
     region.dstOffset = to->offset + to_at;
     region.size      = size;
-    TRY(commands_begin(d, &commands, error));
     d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
-    return commands_run(d, commands, error);
 }
 
-static nova_result staging_ready(vk_device *d, nova_error *error) {
-    return d->staging.buffer ? NOVA_OK : vk_take(d, VK_USE_READBACK, VK_STAGING, &d->staging, error);
+static nova_result stage_wait(vk_device *d, vk_stage *s, nova_error *error) {
+    if (!s->busy) return NOVA_OK;
+    VK_TRY(d->api.WaitForFences(d->device, 1, &s->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+    s->busy = false;
+    return NOVA_OK;
+}
+
+static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
+    VkCommandPoolCreateInfo     info;
+    VkCommandBufferAllocateInfo take;
+    if (s->commands) return NOVA_OK;
+    memset(&info, 0, sizeof info);
+    memset(&take, 0, sizeof take);
+    info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.flags            = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+    info.queueFamilyIndex = d->family;
+    if (!d->stage_pool) VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, &d->stage_pool), "a command pool");
+    if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, VK_STAGING, &s->bytes, error));
+    if (!s->fence) TRY(create_fence(d, &s->fence, error));
+    take.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    take.commandPool        = d->stage_pool;
+    take.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    take.commandBufferCount = 1;
+    VK_TRY(d->api.AllocateCommandBuffers(d->device, &take, &s->commands), "a command buffer");
+    return NOVA_OK;
+}
+
+/* The next stage, its earlier copy done. */
+static nova_result stage_next(vk_device *d, vk_stage **out, nova_error *error) {
+    *out = &d->stages[d->next_stage++ % VK_STAGES];
+    TRY(stage_open(d, *out, error));
+    return stage_wait(d, *out, error);
+}
+
+static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
+    VkCommandBufferBeginInfo begin;
+    memset(&begin, 0, sizeof begin);
+    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    VK_TRY(d->api.BeginCommandBuffer(s->commands, &begin), "recording");
+    return NOVA_OK;
+}
+
+static nova_result stage_submit(vk_device *d, vk_stage *s, nova_error *error) {
+    TRY(commands_end(d, s->commands, error));
+    VK_TRY(d->api.ResetFences(d->device, 1, &s->fence), "a fence");
+    VK_TRY(vk_submit(d, s->commands, s->fence), "giving work to the device");
+    s->busy = true;
+    return NOVA_OK;
 }
 
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error) {
@@ -834,11 +889,14 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
         memcpy(to->map + offset, data, (size_t)size);
         return NOVA_OK;
     }
-    TRY(staging_ready(d, error));
     for (uint64_t at = 0; at < size; at += VK_STAGING) {
-        uint64_t n = size - at < VK_STAGING ? size - at : VK_STAGING;
-        memcpy(d->staging.map, (const uint8_t *)data + at, (size_t)n);
-        TRY(copy_now(d, &d->staging, 0, to, offset + at, n, error));
+        uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
+        vk_stage *s;
+        TRY(stage_next(d, &s, error));
+        memcpy(s->bytes.map, (const uint8_t *)data + at, (size_t)n);
+        TRY(stage_begin(d, s, error));
+        record_piece(d, s->commands, &s->bytes, 0, to, offset + at, n);
+        TRY(stage_submit(d, s, error));
     }
     return NOVA_OK;
 }
@@ -848,11 +906,15 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         memcpy(data, from->map + offset, (size_t)size);
         return NOVA_OK;
     }
-    TRY(staging_ready(d, error));
     for (uint64_t at = 0; at < size; at += VK_STAGING) {
-        uint64_t n = size - at < VK_STAGING ? size - at : VK_STAGING;
-        TRY(copy_now(d, from, offset + at, &d->staging, 0, n, error));
-        memcpy((uint8_t *)data + at, d->staging.map, (size_t)n);
+        uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
+        vk_stage *s;
+        TRY(stage_next(d, &s, error));
+        TRY(stage_begin(d, s, error));
+        record_piece(d, s->commands, from, offset + at, &s->bytes, 0, n);
+        TRY(stage_submit(d, s, error));
+        TRY(stage_wait(d, s, error));
+        memcpy((uint8_t *)data + at, s->bytes.map, (size_t)n);
     }
     return NOVA_OK;
 }

@@ -73,6 +73,15 @@ typedef struct vk_block {
 
 #define VK_SPECS 16   /* specialization constants of a kernel at most */
 
+/* A piece of host memory through which bytes go to the device while the host prepares the next ones. */
+#define VK_STAGES 3
+typedef struct vk_stage {
+    vk_slice        bytes;
+    VkCommandBuffer commands;
+    VkFence         fence;
+    bool            busy;      /* its copy may still run */
+} vk_stage;
+
 typedef struct vk_pipeline {
     uint32_t   kernel, subgroup, n_spec, spec[VK_SPECS];   /* kernel: a vk_kernel */
     VkPipeline handle;
@@ -120,7 +129,9 @@ typedef struct vk_device {
 
     VkCommandPool    pool;             /* of short work: uploads, tests */
     VkFence          fence;
-    vk_slice         staging;
+    VkCommandPool    stage_pool;
+    vk_stage         stages[VK_STAGES];
+    uint32_t         next_stage;
 } vk_device;
 
 /* Asks up to `capacity` devices; *n is how many there are. Errors: DEVICE where Vulkan cannot be used, MEMORY. */
@@ -134,7 +145,8 @@ static void        vk_device_close(vk_device *d);
  * back before the close. Errors: MEMORY (budget, with numbers), DEVICE. */
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
 
-/* Bytes into a slice, at once where it is mapped, else through staging. vk_read the other way. */
+/* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
+ * submitted later comes behind them. vk_read the other way, which waits. */
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error);
 NOVA_UNUSED static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error);

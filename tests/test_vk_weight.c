@@ -351,7 +351,8 @@ static void test_choice(vk_device *d, uint32_t type, uint32_t n_col, op_epilogue
     VkPhysicalDeviceType kind = d->caps.type;
     uint64_t             dot  = d->caps.dot_fast;
     product p;
-    product_open(&p, d, type, type, some_width(type, 700), 1 + test_below(300), n_col, epilogue, 2 + n_col % 2, 1.0f, 0);
+    product_open(&p, d, type, type, some_width(type, 700), 1 + test_below(300), n_col, epilogue, 2 + n_col % 2, 1.0f,
+                 0);
     product_run(&p, d, NULL, "chosen");
     d->caps.type     = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
     d->caps.dot_fast = n_col % 2;

@@ -28826,7 +28826,7 @@ static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_we
     const planar_layout *l = &planar_layouts[out->format];
     uint32_t rows = rows_of_part(d, w, row_plane_bytes(l, w->n_in, bytes));
     if (rows == 0)
-        return fail(error, NOVA_ERROR_UNSUPPORTED, "a row of %u weights is too long for this device's bindings", w->n_in);
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "a row of %u weights is too long for a binding", w->n_in);
     out->n_in    = w->n_in;
     out->n_out   = w->n_out;
     out->n_pad   = padded_width(w->n_in);
@@ -28892,7 +28892,7 @@ NOVA_UNUSED static void vk_matvec_add_as(vk_list *list, const vk_matmul *m, cons
 
 #define MATVEC_SUMS       16u     /* that a lane holds at most: weights times rows times columns */
 #define MATVEC_STAGE      9216u   /* bytes of x in shared memory: leaves room for sums and for a second workgroup */
-#define MATVEC_ROWS       1024u   /* of a weight for each row of a lane: with fewer, more lanes are better than full ones */
+#define MATVEC_ROWS       1024u   /* of a weight for each of a lane: with fewer, more lanes beat full ones */
 #define MATVEC_UP         4u      /* the shader's fifth epilogue: y = act(y) * r */
 
 static uint32_t quads_of(vk_format f) { return f == GPU_F32 ? 1 : f <= GPU_BF16 ? 2 : f == GPU_Q8_0 ? 4 : 8; }
@@ -28941,8 +28941,8 @@ static uint32_t lanes_log_for(const vk_caps *c, const vk_matmul *m, const vk_mat
     return log;
 }
 
-/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's 64
- * bytes of codes (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
+/* Measured on lavapipe; on GPUs from what their compilers say of registers, and from what must be in flight: a lane's
+ * 64 bytes of codes (four rows of one weight, two of a pair), and some 30,000 lanes before a lane takes several rows. */
 static vk_matvec_shape vk_matvec_choose(const vk_device *d, const vk_matmul *m) {
     const vk_caps   *c    = &d->caps;
     const vk_weight *w    = m->w[0];
@@ -29224,7 +29224,7 @@ static vk_tile matrix_tile(const vk_device *d, const vk_matmul *m, vk_path path)
     uint64_t least = UINT64_MAX;
     memset(&best, 0, sizeof best);
     if (d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU) {   /* little to compile */
-        best.rows = best.cols = 32, best.each_rows = best.each_cols = 16;
+        best.rows = 32, best.cols = 16, best.each_rows = 16, best.each_cols = 8;
         best.local = 4 * matrix_subgroup(d), best.stage = 1;
         if (!tile_fits(d, m, path, &best)) best.local = 0;
         return best;
@@ -29395,8 +29395,8 @@ static void vk_matmul_add(vk_device *d, vk_list *list, const vk_matmul *m) {
 
 /* ==== src/vk_small.h ========================================================================================== */
 
-/* The device's work on columns: norms, embedding, gathering, quantising, sums. Columns lie `ld` floats apart (a multiple
- * of 32), their pads are zero and stay so. Each function appends one dispatch (embedding: one a part of the weight). */
+/* The device's work on columns: norms, embedding, gathering, quantising, sums. Columns lie `ld` floats apart (a
+ * multiple of 32), their pads are zero and stay so. Each function appends one dispatch (embedding: one a part of the weight). */
 #ifndef NOVA_VK_SMALL_H
 #define NOVA_VK_SMALL_H
 
@@ -29466,8 +29466,8 @@ static vk_dispatch columns_begin(const vk_device *d, vk_kernel kernel, uint32_t 
 }
 
 static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m) {
-    /* On a GPU one column must not leave it waiting: many lanes. On a CPU every further subgroup costs, and one needs no
-     * barrier. */
+    /* On a GPU one column must not leave it waiting: many lanes. On a CPU every further subgroup costs, and one needs
+     * no barrier. */
     bool        cpu   = d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU, quantised = m->yq.size != 0;
     bool        sg    = (d->caps.can & VK_CAN_SUBGROUP) != 0;
     uint32_t    lanes = cpu ? d->caps.subgroup : lanes_for(d, (m->n + 3) / 4, 512);

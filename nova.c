@@ -17100,6 +17100,8 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
 
 /* Chat templates: see chat.h. */
 
+#include <fenv.h>
+
 
 static bool chat_fail(jinja *j, const char *what, const char *why) {
     if (j->failed == NOVA_OK) j->failed = fail(j->error, NOVA_ERROR_ARGUMENT, "%s: %s", what, why);
@@ -17187,8 +17189,11 @@ static bool chat_variables(jinja *j, const chat_input *in, jdict *d) {
 }
 
 static nova_result chat_render(const chat_input *in, const host *h, text_buffer *out, nova_error *error) {
-    jinja  j;
-    size_t before = out->n;
+    jinja      j;
+    size_t     before = out->n;
+    int        way    = fegetround();         /* the C library's, when it prints and reads numbers: x87's on x86 */
+    float_mode mode   = float_mode_enter();
+    fesetround(FE_TONEAREST);
     error_clear(error);
     jinja_open(&j, h, error);
     j.now             = in->chat->now ? in->chat->now : clock_unix();
@@ -17197,6 +17202,8 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
     jdict *variables  = jdict_open(&j);
     if (variables && chat_variables(&j, in, variables)) jinja_run(&j, in->template_text, variables, out);
     jinja_close(&j);
+    fesetround(way);
+    float_mode_leave(mode);
     if (j.failed != NOVA_OK) {
         out->n      = before;
         out->failed = false;

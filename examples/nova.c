@@ -108,6 +108,7 @@ static int job_failed(const job *j) {
     const char       *message = e->message[0] ? e->message : nova_result_text(e->code);
     if (e->offset != NOVA_NOWHERE)
         return failed("%s: %s (at byte %llu)", j->o.model, message, (unsigned long long)e->offset);
+    if (!j->model && e->code != NOVA_ERROR_FILE && j->o.model) return failed("%s: %s", j->o.model, message);
     return failed("%s", message);
 }
 

@@ -1,6 +1,8 @@
 /* Chat templates: see chat.h. */
 #include "chat.h"
 
+#include <fenv.h>
+
 #include "json.h"
 #include "platform.h"
 
@@ -90,8 +92,11 @@ static bool chat_variables(jinja *j, const chat_input *in, jdict *d) {
 }
 
 static nova_result chat_render(const chat_input *in, const host *h, text_buffer *out, nova_error *error) {
-    jinja  j;
-    size_t before = out->n;
+    jinja      j;
+    size_t     before = out->n;
+    int        way    = fegetround();         /* the C library's, when it prints and reads numbers: x87's on x86 */
+    float_mode mode   = float_mode_enter();
+    fesetround(FE_TONEAREST);
     error_clear(error);
     jinja_open(&j, h, error);
     j.now             = in->chat->now ? in->chat->now : clock_unix();
@@ -100,6 +105,8 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
     jdict *variables  = jdict_open(&j);
     if (variables && chat_variables(&j, in, variables)) jinja_run(&j, in->template_text, variables, out);
     jinja_close(&j);
+    fesetround(way);
+    float_mode_leave(mode);
     if (j.failed != NOVA_OK) {
         out->n      = before;
         out->failed = false;

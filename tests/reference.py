@@ -173,8 +173,11 @@ def perplexity():
         shape = ["-m", model, "-f", text, "--chunks", "20", "-t", "2"]
         command = ["llama-perplexity", *shape, "-c", "512", "-dev", "none"]
         r = subprocess.run(LAB + command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=TOP)
-        out = r.stdout.decode()
-        theirs = float(re.search(r"Final estimate: PPL = ([0-9.]+)", out).group(1))
+        final = re.search(rb"Final estimate: PPL = ([0-9.]+)", r.stdout)
+        if r.returncode or not final:
+            check(False, f"llama-perplexity {model}: exit {r.returncode}, and at its end: {r.stdout[-1000:]!r}")
+            continue
+        theirs = float(final.group(1))
         ours = float(run([NOVA, "perplexity", *shape]).split()[-1])
         check(abs(ours / theirs - 1) < 0.003, f"perplexity {os.path.basename(model)}: {ours:.4f}, llama.cpp "
               f"{theirs:.4f}, {100 * (ours / theirs - 1):+.3f}%")

@@ -87,8 +87,10 @@ part_build() {
 part_join() {
     check "src/ joins" python3 src/join.py -o $OUT/nova.c
     check "nova.c is src/ joined (else: make nova.c)" cmp nova.c $OUT/nova.c
-    rm -rf $OUT/broken && cp -r src $OUT/broken && echo '#include "session.h"' >>$OUT/broken/base.h
-    check "src/ with a wrong include does not join" sh -c "! python3 $OUT/broken/join.py -o $OUT/nova.c 2>$OUT/join.err"
+    rm -rf $OUT/broken && mkdir $OUT/broken && cp -r src shaders $OUT/broken/
+    echo '#include "session.h"' >>$OUT/broken/src/base.h
+    cp nova.c $OUT/nova.c
+    check "a wrong include does not join" sh -c "! python3 $OUT/broken/src/join.py -o $OUT/nova.c 2>$OUT/join.err"
     check "... says which in one line" sh -c "[ \$(wc -l <$OUT/join.err) = 1 ] && grep -q 'base includes session' $OUT/join.err"
     check "... and leaves the old file as it was" cmp nova.c $OUT/nova.c
     finish

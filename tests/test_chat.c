@@ -11,6 +11,7 @@ static void *chat_scrub(void *p, unsigned long n);
 #include "toy_vocab.h"
 
 #include <locale.h>
+#include <fenv.h>
 #include <time.h>
 #if !defined(_WIN32)
 #include <pthread.h>
@@ -240,8 +241,9 @@ static void test_locale(void) {
 
 /* Random floats, printed and read back. */
 static void test_floats(void) {
-    char text[JFLOAT_TEXT];
-    int  wrong = 0;
+    char       text[JFLOAT_TEXT];
+    int        wrong = 0;
+    float_mode mode  = float_mode_enter();   /* -ffast-math takes subnormals for 0 */
     for (int i = 0; i < 20000; i++) {
         uint64_t bits = test_random();
         double   x, back = 0;
@@ -250,7 +252,23 @@ static void test_floats(void) {
         size_t n = jfloat_text(text, x);
         if (n != strlen(text) || n >= JFLOAT_TEXT || !jv_parse_float(str_c(text), &back) || back != x) wrong++;
     }
+    float_mode_leave(mode);
     CHECK(wrong == 0, "%d floats do not survive", wrong);
+}
+
+/* Whichever way the host rounds, and that stays its way. */
+static void test_rounding(void) {
+    static const int ways[] = {FE_TONEAREST, FE_UPWARD, FE_DOWNWARD, FE_TOWARDZERO};
+    for (size_t i = 0; i < COUNT_OF(ways); i++) {
+        fesetround(ways[i]);
+        rendered r    = render_chat("{{ 0.1 + 0.2 }} {{ 1 / 3 }} {{ 5e-324 }} {{ '0.3'|float }}", NULL, NULL);
+        int      kept = fegetround();
+        fesetround(FE_TONEAREST);
+        CHECK(r.result == NOVA_OK && strcmp(r.text, "0.30000000000000004 0.3333333333333333 5e-324 0.3") == 0, "%s",
+              r.text);
+        CHECK(kept == ways[i], "the rounding is %d, not %d", kept, ways[i]);
+        free(r.text);
+    }
 }
 
 /* ---- The conversation ---- */
@@ -748,6 +766,7 @@ int main(void) {
     test_date();
     test_locale();
     test_floats();
+    test_rounding();
     test_variables();
     test_bad_json();
     test_marks();

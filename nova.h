@@ -279,6 +279,8 @@ typedef struct nova_engine_desc {
     uint32_t         gpu_layers;  /* most layers on GPUs, the output counting as one; default: as many as fit */
     uint32_t         cpu_without; /* NOVA_CPU_...: instruction sets not to use */
     uint32_t         gpu_without; /* NOVA_GPU_...: abilities not to use */
+    uint32_t         gpu_force;   /* one NOVA_GPU_...: an ability whose kernels are taken wherever they can run, even by a device that
+                                     is a CPU: for tests and reports; default: what suits the device */
     const nova_vulkan *vulkan;    /* the host's device, read while opening alone; `device` then is "auto" or "gpu" */
     const void      *gpu_cache;   /* what nova_engine_gpu_cache gave in an earlier run: compiling then takes no time. What is
                                      damaged or of another driver is ignored */

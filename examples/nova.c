@@ -154,6 +154,7 @@ static nova_engine_desc engine_desc(const job *j, uint32_t n_ctx) {
     desc.device      = j->o.gpu_layers ? j->o.device : "cpu";
     desc.gpu_layers  = j->o.gpu_layers;
     desc.gpu_without = j->o.gpu_without;
+    desc.gpu_force   = j->o.gpu_force;
     desc.vram_bytes  = j->o.vram;
     desc.gpu_statistics = j->statistics;
     return desc;

@@ -22,7 +22,7 @@ enum { GENERATE = RUN | CHAT, MEASURE = LOGITS | PERPLEXITY | BENCH, EVERY = 255
 
 typedef struct options {
     const char *model, *prompt, *file, *output, *system, *ids, *device;
-    uint32_t    n_threads, n_ctx, n_predict, n_sinks, n_chunks, n_prompt, n_gen, n_runs, top_k, gpu_layers, gpu_without;
+    uint32_t    n_threads, n_ctx, n_predict, n_sinks, n_chunks, n_prompt, n_gen, n_runs, top_k, gpu_layers, gpu_without, gpu_force;
     uint64_t    seed, vram;
     float       temperature, top_p, min_p, repeat_penalty;
     int         cache_k, cache_v, limit;   /* as nova_cache_type, nova_limit */
@@ -98,6 +98,8 @@ static const option OPTIONS[] = {
     {EVERY, "--gpu-layers", "N", OPTION_COUNT, AT(gpu_layers), 0, MANY, "most layers on GPUs, the output being one (all that fit)"},
     {EVERY, "--gpu-without", "matrix-f16|matrix-s8|dot|f16|subgroup|mapped", OPTION_SET, AT(gpu_without), 0, 0,
      "abilities of a GPU not to use, parted by commas"},
+    {EVERY, "--gpu-force", "matrix-f16|matrix-s8|dot|f16|subgroup", OPTION_SET, AT(gpu_force), 0, 0,
+     "the ability whose kernels to take (what suits the device)"},
     {EVERY, "--seed", "N", OPTION_BIG, AT(seed), 0, 0, "for random choices (from the clock; bench: 1)"},
     {EVERY, "--cache-k", "f16|f32", OPTION_CHOICE, AT(cache_k), 0, 0, "how the cache holds K (f16)"},
     {EVERY, "--cache-v", "f16|f32", OPTION_CHOICE, AT(cache_v), 0, 0, "how the cache holds V (f16)"},

@@ -55,6 +55,25 @@ shared uvec4 mem[MEM];
 #define MAT_B coopmat<float16_t, gl_ScopeSubgroup, K, N, gl_MatrixUseB>
 #define MAT_C coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 
+// score += queries of dimensions d * K.. by keys; acc += weights of tokens t * K.. by values.
+#define ADD_SCORES(d)                                                                                                          \
+    MAT_A q;                                                                                                                   \
+    if (HELD != 0) q = held[d];                                                                                                \
+    else coopMatLoad(q, mem, Q_AT + strip * M * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);                     \
+    [[unroll]] for (uint n = 0; n < S_TILES; n++) {                                                                            \
+        MAT_B k;                                                                                                               \
+        coopMatLoad(k, mem, (split * S_TILES + n) * N * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutColumnMajor);          \
+        score[n] = coopMatMulAdd(q, k, score[n]);                                                                              \
+    }
+#define ADD_VALUES(t)                                                                                                          \
+    MAT_A w;                                                                                                                   \
+    coopMatLoad(w, mem, P_AT + strip * M * PP + t * (K / 8), PP, gl_CooperativeMatrixLayoutRowMajor);                          \
+    [[unroll]] for (uint i = 0; i < TILES; i++) {                                                                              \
+        MAT_B x;                                                                                                               \
+        coopMatLoad(x, mem, V_AT + t * K * VP + (split * TILES + i) * (N / 8), VP, gl_CooperativeMatrixLayoutRowMajor);        \
+        acc[i] = coopMatMulAdd(w, x, acc[i]);                                                                                  \
+    }
+
 uint lane, head_kv, head, n_head;
 
 uint halves(float x, float y) { return packHalf2x16(vec2(x, y)); }
@@ -134,7 +153,6 @@ void main() {
     seen_from(s, position, p.window, row_from, row_sinks);
     float top = LOWEST, sum = 0;
 
-    uint again = LOOP != 0 ? p.n_split : 1;               // is 1
     uint strip = gl_SubgroupID / SPLIT, split = gl_SubgroupID % SPLIT;
     MAT_C acc[TILES];
     MAT_A held[HELD != 0 ? DEEP / K : 1];
@@ -164,15 +182,10 @@ void main() {
 
             MAT_C score[S_TILES];
             [[unroll]] for (uint n = 0; n < S_TILES; n++) score[n] = MAT_C(0.0);
-            [[unroll]] for (uint d = 0; d < DEEP / K * again; d++) {
-                MAT_A q;
-                if (HELD != 0) q = held[d];
-                else coopMatLoad(q, mem, Q_AT + strip * M * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (uint n = 0; n < S_TILES; n++) {
-                    MAT_B k;
-                    coopMatLoad(k, mem, (split * S_TILES + n) * N * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutColumnMajor);
-                    score[n] = coopMatMulAdd(q, k, score[n]);
-                }
+            if (LOOP != 0) {
+                [[dont_unroll]] for (uint d = 0; d < DEEP / K; d++) { ADD_SCORES(d) }
+            } else {
+                [[unroll]] for (uint d = 0; d < DEEP / K; d++) { ADD_SCORES(d) }
             }
             [[unroll]] for (uint n = 0; n < S_TILES; n++)
                 coopMatStore(score[n], mem, S_AT + strip * M * SP + (split * S_TILES + n) * (N / 4), SP, gl_CooperativeMatrixLayoutRowMajor);
@@ -204,14 +217,10 @@ void main() {
             MAT_C keeps;
             coopMatLoad(keeps, mem, A_AT + strip * (M / 4), 0, gl_CooperativeMatrixLayoutColumnMajor);
             [[unroll]] for (uint i = 0; i < TILES; i++) acc[i] = acc[i] * keeps;
-            [[unroll]] for (uint t = 0; t < STEP / K * again; t++) {
-                MAT_A w;
-                coopMatLoad(w, mem, P_AT + strip * M * PP + t * (K / 8), PP, gl_CooperativeMatrixLayoutRowMajor);
-                [[unroll]] for (uint i = 0; i < TILES; i++) {
-                    MAT_B x;
-                    coopMatLoad(x, mem, V_AT + t * K * VP + (split * TILES + i) * (N / 8), VP, gl_CooperativeMatrixLayoutRowMajor);
-                    acc[i] = coopMatMulAdd(w, x, acc[i]);
-                }
+            if (LOOP != 0) {
+                [[dont_unroll]] for (uint t = 0; t < STEP / K; t++) { ADD_VALUES(t) }
+            } else {
+                [[unroll]] for (uint t = 0; t < STEP / K; t++) { ADD_VALUES(t) }
             }
             barrier();
         }

@@ -151,21 +151,35 @@ void add_unit(uint at, uint part) {
 
 #else
 
-void add_unit(uint at, uint part) {
-    // Where loops stay loops, two quads a turn: each turn takes the sums out of memory and puts them back.
-    const uint turn = W_QUADS > 1 ? 2 : 1;
-    [[unroll]] for (uint from = 0; from < end_of(W_QUADS); from += turn)
-        [[unroll]] for (uint i = 0; i < turn; i++) {
-            uint q = from + i;
-            vec4 w[N_W * ROWS];
-            [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) w[r] = w_quad(u[r], q);
-            [[unroll]] for (uint k = 0; k < 4; k++)
-                [[unroll]] for (uint c = 0; c < QUADS_COL; c++) {
-                    vec4 x = stage[(at * W_QUADS + q) * QUAD_STEP + k * QUADS_COL + c];
-                    [[unroll]] for (uint r = 0; r < N_W * ROWS; r++)
-                        acc[r * QUADS_COL + c] = fma(vec4(w[r][k]), x, acc[r * QUADS_COL + c]);
-                }
+// Quad q of the units by x at `from` of the stage.
+void add_quad(uint q, uint from) {
+    vec4 w[N_W * ROWS];
+    [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) w[r] = w_quad(u[r], q);
+    [[unroll]] for (uint k = 0; k < 4; k++)
+        [[unroll]] for (uint c = 0; c < QUADS_COL; c++) {
+            vec4 x = stage[from * QUAD_STEP + k * QUADS_COL + c];
+            [[unroll]] for (uint r = 0; r < N_W * ROWS; r++)
+                acc[r * QUADS_COL + c] = fma(vec4(w[r][k]), x, acc[r * QUADS_COL + c]);
         }
+}
+
+void add_unit(uint at, uint part) {
+    if (LOOP == 0 || W_QUADS < 4) {
+        [[unroll]] for (uint q = 0; q < W_QUADS; q++) add_quad(q, at * W_QUADS + q);
+        return;
+    }
+    // Two quads a turn, of constant numbers: the others come to their places. A turn costs taking the sums out of memory and
+    // putting them back.
+    const uint second = W_QUADS == 8 ? 4 : 2;
+    [[dont_unroll]] for (uint i = 0; i < end_of(W_QUADS / 2); i++) {
+        add_quad(0, at * W_QUADS + i);
+        add_quad(second, at * W_QUADS + second + i);
+        [[unroll]] for (uint r = 0; r < N_W * ROWS; r++) {
+            u[r].codes = u[r].codes.yzwx;
+            u[r].high0 >>= FORMAT == W_Q6_K ? 2 : 1;
+            u[r].high1 >>= 2;
+        }
+    }
 }
 
 #endif

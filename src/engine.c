@@ -166,6 +166,7 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     g.n_logits  = e->plan.n_logits;
     g.max_pages = kv_pages_for(e->plan.n_ctx);
     g.without   = d->gpu_without;
+    g.force     = d->gpu_force;
     g.statistics = d->gpu_statistics;
     g.vulkan     = d->vulkan;
     g.cache      = d->gpu_cache;

@@ -76,6 +76,7 @@ static nova_result open_devices(gpu_group *g, const gpu_desc *desc, nova_error *
     if (desc->without & NOVA_GPU_DOT) d.without |= VK_CAN_DOT;
     if (desc->without & NOVA_GPU_F16) d.without |= VK_CAN_F16;
     if (desc->without & NOVA_GPU_SUBGROUP) d.without |= VK_CAN_SUBGROUP;
+    d.as_gpu        = desc->force != 0;
     d.no_matrix_f16 = (desc->without & NOVA_GPU_MATRIX_F16) != 0;
     d.no_matrix_s8  = (desc->without & NOVA_GPU_MATRIX_S8) != 0;
     d.max_range  = desc->max_range;
@@ -109,6 +110,7 @@ static vk_machine_desc machine_desc(const gpu_desc *d, uint32_t first, uint32_t 
     memset(&m, 0, sizeof m);
     m.model = d->model, m.prog = d->prog, m.kv = d->kv;
     m.op_first = first, m.op_last = last;
+    m.force = d->force;
     m.n_ctx = d->n_ctx, m.n_batch = d->n_batch, m.n_seqs = d->n_seqs, m.n_logits = d->n_logits, m.max_pages = d->max_pages;
     m.progress = d->progress, m.progress_user = d->progress_user;
     return m;

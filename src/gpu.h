@@ -14,7 +14,7 @@ typedef struct gpu_desc {
     uint64_t          vram;            /* bytes to use at most; 0: what the driver offers */
     uint32_t          n_layers;        /* layers to take at most, the output counting as one; UINT32_MAX: all */
     uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
-    uint32_t          without;         /* NOVA_GPU_... */
+    uint32_t          without, force;  /* NOVA_GPU_... */
     uint64_t          max_range, max_alloc;
     bool              statistics;
     const nova_vulkan *vulkan;

@@ -297,6 +297,7 @@ static void drop_matrices(vk_device *d) {
 static void limit_caps(vk_device *d) {
     d->caps.can &= ~d->desc.without;
     drop_matrices(d);
+    if (d->desc.as_gpu) d->caps.type = VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU, d->caps.dot_fast = 1;
     if (d->desc.max_range && d->desc.max_range < d->caps.max_range) d->caps.max_range = d->desc.max_range;
     if (d->desc.max_alloc && d->desc.max_alloc < d->caps.max_alloc) d->caps.max_alloc = d->desc.max_alloc;
 }

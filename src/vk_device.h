@@ -92,6 +92,7 @@ typedef struct vk_device_desc {
     uint32_t    without;      /* VK_CAN_... not to use */
     uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
     uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */
+    bool        as_gpu;       /* choose kernels as for a real GPU, also on a device that is a CPU (tests) */
     bool        no_matrix_f16, no_matrix_s8;   /* matrix units not to use */
     const nova_vulkan *given; /* the host's device; NULL: open one. Read while opening alone */
     const void *cache;        /* of an earlier vk_cache_get */

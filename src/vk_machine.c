@@ -261,6 +261,18 @@ static void list_embed(vk_machine *m, vk_list *l, const op *o, const pass_shape 
     vk_embed_add(m->dev, l, tensor_of(m, o->w[0]), m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
 }
 
+static const struct { uint32_t ability; vk_path path; } forced_paths[] = {
+    {NOVA_GPU_MATRIX_F16, VK_PATH_MATRIX_F16}, {NOVA_GPU_MATRIX_S8, VK_PATH_MATRIX_S8}, {NOVA_GPU_DOT, VK_PATH_DOT},
+    {NOVA_GPU_F16, VK_PATH_F16}, {NOVA_GPU_SUBGROUP, VK_PATH_F32},
+};
+
+/* 1 + the path of an ability; 0: none is forced. */
+static uint32_t forced_path(uint32_t ability) {
+    for (size_t i = 0; i < COUNT_OF(forced_paths); i++)
+        if (ability & forced_paths[i].ability) return 1 + (uint32_t)forced_paths[i].path;
+    return 0;
+}
+
 /* The multiplication of an operation's weight k (and k + 1, for a gated one), without what depends on the path. */
 static vk_matmul matmul_of(const vk_machine *m, const op *o, const pass_shape *s, uint32_t k) {
     vk_matmul x;
@@ -278,7 +290,8 @@ static vk_matmul matmul_of(const vk_machine *m, const op *o, const pass_shape *s
     x.epilogue  = o->epilogue;
     x.act       = o->act;
     x.barrier   = k == 0;
-    x.xq        = m->twin[o->src];
+    x.path      = forced_path(m->desc.force);
+    if (!m->desc.force || x.path == 1 + VK_PATH_DOT || x.path == 1 + VK_PATH_MATRIX_S8) x.xq = m->twin[o->src];
     x.xq_scales = vk_quantised_scales(m->ld[o->src], m->desc.n_batch);
     x.scratch   = m->scratch;
     return x;
@@ -386,6 +399,7 @@ static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) 
     x.scale    = kv->shape.scale;
     x.soft_cap = kv->shape.soft_cap;
     x.barrier  = true;
+    if (m->desc.force && n_col > VK_MATVEC_MAX) x.path = m->desc.force & NOVA_GPU_MATRIX_F16 ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
     return x;
 }
 

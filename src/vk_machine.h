@@ -22,6 +22,7 @@ typedef struct vk_machine_desc {
     const kv_pool    *kv;              /* shapes of the layers; pages are the machine's own */
     uint32_t          op_first, op_last;
     uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;   /* max_pages: of a sequence */
+    uint32_t          force;           /* a NOVA_GPU_... whose kernels are taken; 0: the best */
     nova_progress_fn  progress;
     void             *progress_user;
 } vk_machine_desc;

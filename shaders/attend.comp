@@ -83,7 +83,7 @@ void main() {
 
     vec4  score[SLOTS];
     float top[SLOTS], sum[SLOTS], acc[ROWS * ACC];
-    [[unroll]] for (uint j = 0; j < SLOTS; j++) top[j] = LOWEST, sum[j] = 0;
+    [[unroll]] for (uint j = 0; j < SLOTS; j++) top[j] = FLOOR, sum[j] = 0;
     [[unroll]] for (uint i = 0; i < ROWS * ACC; i++) acc[i] = 0;
     uint v_lane = lane % V_LANES, v_group = V_LANES == LANES ? 0 : lane / V_LANES;
     bool loaded = false, sinks_loaded = false;
@@ -118,7 +118,7 @@ void main() {
             if (i >= ROWS * 16) break;
             vec4 m = max(max(tops[r * 4], tops[r * 4 + 1]), max(tops[r * 4 + 2], tops[r * 4 + 3]));
             float high = max(top[j], max(max(m.x, m.y), max(m.z, m.w))), keep = exp2(top[j] - high);
-            vec4 w = mix(vec4(0), exp2(score[j] - high), lessThan(t + uvec4(0, 1, 2, 3) - lo, uvec4(hi - lo)));
+            vec4 w = exp2(score[j] - high);
             weights[i] = w;
             sum[j] = fma(sum[j], keep, (w.x + w.y) + (w.z + w.w));
             top[j] = high;

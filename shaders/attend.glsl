@@ -19,6 +19,7 @@ layout(binding = 2) readonly buffer cache_words { uint cache_[]; };
 layout(binding = 2) readonly buffer cache_pairs { uvec2 cache2_[]; };
 layout(binding = 2) readonly buffer cache_quads { uvec4 cache4_[]; };
 layout(binding = 3) writeonly buffer out_floats { float out_[]; };
+layout(binding = 3) writeonly buffer out_quads { vec4 out4_[]; };
 layout(binding = 4) readonly buffer sink_floats { float sink_[]; };
 layout(binding = 5) buffer partial_floats { float partial_[]; };
 
@@ -45,6 +46,10 @@ const uint V_WORDS = V_ROW * PAGE;
 const uint UNITS = V_ROW / UNIT;
 const uint PER = UNIT * V_PER;                                  // elements of a unit
 const float LOG2E = 1.442695041;
+
+/* Running maxima start at FLOOR and tokens that are not seen score LOWEST, far below: so these weigh exp2(LOWEST - top) = 0 without
+ * an infinity, and scores below FLOOR nothing either. */
+const float FLOOR = -1e37, LOWEST = -3e38;
 
 // The first word of a page of a KV head.
 uint cache_of(uint page, uint head_kv) { return (page * p.n_head_kv + head_kv) * (K_WORDS + V_WORDS); }

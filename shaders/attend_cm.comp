@@ -8,12 +8,14 @@
 // Attention of many columns on matrix units, halves with sums in floats: a workgroup takes ROWS rows of a KV head
 // (attend_block.glsl) through all pages that one of them sees, STEP tokens at a time.
 //
-// Subgroups stand in strips of M rows; SPLIT of them share a strip: of the scores each takes some tokens, of the result some
-// dimensions. In a step K (turned to [token][dimension]) and V are put into shared memory as halves; scores go through shared
-// memory to lanes that know their row, and weights come back as halves. The result stays in registers; a row's rescaling is a
-// matrix whose columns are all the same, loaded with stride 0.
+// Subgroups stand in strips of M rows; for large heads two of them share a strip, and each takes half of the dimensions, of the
+// scores and of the result. In a step K (turned to [token][dimension]) and V are put into shared memory as halves; scores go
+// through shared memory to lanes that know their row, and weights come back as halves. The result stays in registers; a row's
+// rescaling is a matrix whose columns are all the same, loaded with stride 0. The next step's K and V are on their way from the
+// cache to registers meanwhile.
 //
-// Bindings: attend.glsl. Groups: blocks of heads, blocks of rows. Spec: attend.glsl; lanes = subgroups * SIZE.
+// Bindings: attend.glsl. Groups: blocks of heads, blocks of rows. Spec: attend.glsl; lanes = subgroups * SIZE,
+// at least STEP.
 layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 #include "attend_block.glsl"
@@ -25,29 +27,39 @@ layout(constant_id = 13) const uint K = 16;
 layout(constant_id = 14) const uint SIZE = 32;            // of a subgroup
 layout(constant_id = 15) const uint HELD = 1;             // queries stay in registers
 
-const uint STEP = 32;
+const uint LARGE = DK > 128 || DV > 128 ? 1 : 0;
+const uint STEP = LARGE != 0 ? 16 : 32;
+const uint SPLIT = LARGE != 0 ? 2 : 1;
 const uint STRIPS = ROWS / M;
-const uint SPLIT = LANES / SIZE / STRIPS;
-const uint DEEP = (DK + K - 1) / K * K;                   // dimensions, with zeros
-const uint WIDE = (DV + N * SPLIT - 1) / (N * SPLIT) * (N * SPLIT);
-const uint TILES = WIDE / (N * SPLIT);                    // of the result, of a subgroup
-const uint S_TILES = STEP / (N * SPLIT);                  // of the scores, of a subgroup
+const uint DEEP = (DK + K * SPLIT - 1) / (K * SPLIT) * K; // dimensions of a subgroup's share of the scores
+const uint WIDE = (DV + N * SPLIT - 1) / (N * SPLIT) * N; // and of the result
+const uint DEPTH = DEEP / K;
+const uint TILES = WIDE / N;
+const uint S_TILES = STEP / N;
 
 /* Rows of shared memory, in uvec4s: an odd number, so that rows lie in different banks. */
-const uint KP = (DEEP + 7) / 8 | 1;
-const uint VP = (WIDE + 7) / 8 | 1;
+const uint KP = (DEEP * SPLIT + 7) / 8 | 1;
+const uint VP = (WIDE * SPLIT + 7) / 8 | 1;
 const uint PP = STEP / 8 | 1;
 const uint SP = STEP / 4 | 1;
 const uint K_SIZE = STEP * KP > ROWS * PP ? STEP * KP : ROWS * PP;
 const uint P_AT = 0;                                      // weights take K's place
 const uint V_AT = K_SIZE;
 const uint S_AT = V_AT + STEP * VP;
-const uint A_AT = S_AT + ROWS * SP;
+const uint A_AT = S_AT + SPLIT * ROWS * SP;
 const uint ALL = A_AT + ROWS / 4;
 const uint Q_AT = HELD != 0 ? 0 : ALL;
 const uint MEM = Q_AT + ROWS * KP > ALL ? Q_AT + ROWS * KP : ALL;
 const uint PER_ROW = LANES / ROWS;                        // lanes that weigh a row
-const uint MINE = STEP / PER_ROW;                         // tokens of each: a multiple of 8
+const uint MINE = STEP / PER_ROW;                         // tokens of each: a multiple of 4
+const uint PIECES = M * N / 4 / SIZE;                     // fours of a tile of a lane
+
+/* What a lane stages in a step: uvec4s of K (two dimensions of four tokens) and of V (eight dimensions of a token). */
+const uint K_LANES = STEP / 4;
+const uint K_JUMP = LANES / K_LANES;                      // a multiple of 4
+const uint K_EACH = (DEEP * SPLIT / 2 + K_JUMP - 1) / K_JUMP;
+const uint V_LANES = WIDE * SPLIT / 8;
+const uint V_EACH = (STEP * V_LANES + LANES - 1) / LANES;
 
 shared uvec4 mem[MEM];
 
@@ -59,10 +71,10 @@ shared uvec4 mem[MEM];
 #define ADD_SCORES(d)                                                                                                          \
     MAT_A q;                                                                                                                   \
     if (HELD != 0) q = held[d];                                                                                                \
-    else coopMatLoad(q, mem, Q_AT + strip * M * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);                     \
+    else coopMatLoad(q, mem, q_at + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);                                      \
     [[unroll]] for (uint n = 0; n < S_TILES; n++) {                                                                            \
         MAT_B k;                                                                                                               \
-        coopMatLoad(k, mem, (split * S_TILES + n) * N * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutColumnMajor);          \
+        coopMatLoad(k, mem, n * N * KP + (split * DEPTH + d) * (K / 8), KP, gl_CooperativeMatrixLayoutColumnMajor);            \
         score[n] = coopMatMulAdd(q, k, score[n]);                                                                              \
     }
 #define ADD_VALUES(t)                                                                                                          \
@@ -74,64 +86,94 @@ shared uvec4 mem[MEM];
         acc[i] = coopMatMulAdd(w, x, acc[i]);                                                                                  \
     }
 
-uint lane, head_kv, head, n_head;
+struct step {              // STEP tokens of a page, of which lo <= t < hi are seen by some row
+    bool sinks;
+    uint visit, base, k_at, v_at, lo, hi, token;
+};
 
-uint halves(float x, float y) { return packHalf2x16(vec2(x, y)); }
+uint lane, head_kv, head, n_head, ahead;         // ahead: the page of the next visit
+sequence s;
+visits v;
+uint from, sink_from, last;
+uvec4 k_words[K_EACH], v_words[V_EACH];
 
+// To the nearest; packHalf2x16 may cut.
+uint halves(float x, float y) { return packFloat2x16(f16vec2(x, y)); }
+
+// Queries of the block's rows as halves.
 void load_queries(block b, bool sinks) {
     uint turn = p.sink_turn_table + b.run * p.n_rot;
-    for (uint j = lane; j < ROWS * (DEEP / 2); j += LANES) {
-        uint row = j / (DEEP / 2), i = j % (DEEP / 2);
+    const uint words = DEEP * SPLIT / 2;
+    float scale = CAPPED != 0 ? 1 : p.scale;
+    for (uint j = lane; j < ROWS * words; j += LANES) {
+        uint row = j / words, i = j % words;
         float x = 0, y = 0;
         if (row < b.n_row) {
             uint base = (b.first + row / n_head) * p.ld_q + (head + row % n_head) * DK;
             if (2 * i < DK) x = query(base, 2 * i, sinks, turn);
             if (2 * i + 1 < DK) y = query(base, 2 * i + 1, sinks, turn);
         }
-        float scale = CAPPED != 0 ? 1 : p.scale;
         mem[Q_AT + row * KP + i / 4][i & 3u] = halves(x * scale, y * scale);
     }
 }
 
-// Two dimensions of four tokens, a word each.
-uvec4 k_words(uint k_at, uint i, uint quad) {
-    if (i >= (DK + 1) / 2) return uvec4(0);
-    if (K_F32 == 0) return cache4_[k_at / 4 + i * 16 + quad];
-    vec4 x = uintBitsToFloat(cache4_[k_at / 4 + 2 * i * 16 + quad]), y = vec4(0);
-    if (DK % 2 == 0 || 2 * i + 1 < DK) y = uintBitsToFloat(cache4_[k_at / 4 + (2 * i + 1) * 16 + quad]);
+uint page_of_visit(uint visit) {
+    return page_of(s, visit < v.n_sink ? v.sink_page + visit : v.page + visit - v.n_sink);
+}
+
+step first_step(uint visit) {
+    step t;
+    t.visit = visit;
+    t.sinks = visit < v.n_sink;
+    t.base = (t.sinks ? v.sink_page + visit : v.page + visit - v.n_sink) * PAGE;
+    t.k_at = cache_of(ahead, head_kv);
+    t.v_at = t.k_at + K_WORDS;
+    uint first = t.sinks ? sink_from : from, end = t.sinks ? s.n_sinks : last + 1;
+    t.lo = first > t.base ? first - t.base : 0;
+    t.hi = min(end - t.base, PAGE);
+    t.token = t.lo / STEP * STEP;
+    ahead = page_of_visit(min(visit + 1, v.n - 1));
+    return t;
+}
+
+// Dimensions behind the last one meet queries of zero, values behind the last one are not written: the last ones stand in. So
+// does a token that is seen for those that are not, which weigh nothing, but may be no numbers.
+uvec4 k_of(step t, uint i, uint quad) {
+    if (K_F32 == 0) return cache4_[t.k_at / 4 + min(i, K_ROWS - 1) * 16 + quad];
+    vec4 x = uintBitsToFloat(cache4_[t.k_at / 4 + min(2 * i, DK - 1) * 16 + quad]);
+    vec4 y = uintBitsToFloat(cache4_[t.k_at / 4 + min(2 * i + 1, DK - 1) * 16 + quad]);
     return uvec4(halves(x.x, y.x), halves(x.y, y.y), halves(x.z, y.z), halves(x.w, y.w));
 }
+uint v_word(uint at, uint i) {
+    if (V_F32 == 0) return cache_[at + min(i, V_ROW - 1)];
+    return halves(uintBitsToFloat(cache_[at + min(2 * i, DV - 1)]), uintBitsToFloat(cache_[at + min(2 * i + 1, DV - 1)]));
+}
+uvec4 v_of(step t, uint token, uint i) {
+    uint at = t.v_at + clamp(token, t.lo, t.hi - 1) * V_ROW;
+    if (V_F32 == 0 && V_ROW % 4 == 0) return cache4_[at / 4 + min(i, V_ROW / 4 - 1)];
+    return uvec4(v_word(at, 4 * i), v_word(at, 4 * i + 1), v_word(at, 4 * i + 2), v_word(at, 4 * i + 3));
+}
 
-// Turns K round: lanes read 4 tokens of two dimensions and write a word into each token's row, in an order that hits all banks.
-void stage_k(uint k_at, uint first) {
-    for (uint j = lane; j < DEEP / 2 * (STEP / 4); j += LANES) {
-        uint quad = j % (STEP / 4), i = j / (STEP / 4), turn = quad / 2;
-        uvec4 w = k_words(k_at, i, first / 4 + quad);
+void load_step(step t) {
+    [[unroll]] for (uint j = 0; j < K_EACH; j++)
+        k_words[j] = k_of(t, lane / K_LANES + j * K_JUMP, t.token / 4 + lane % K_LANES);
+    [[unroll]] for (uint j = 0; j < V_EACH; j++)
+        v_words[j] = v_of(t, t.token + (lane + j * LANES) / V_LANES, (lane + j * LANES) % V_LANES);
+}
+
+// Turns K round: a word goes into each of four tokens' rows, in an order that hits all banks.
+void store_step() {
+    uint quad = lane % K_LANES, i = lane / K_LANES, turn = quad / 2;
+    [[unroll]] for (uint j = 0; j < K_EACH; j++) {
+        uvec4 w = k_words[j];
+        if (i + j * K_JUMP >= DEEP * SPLIT / 2) break;
         if ((turn & 1u) != 0) w = w.yzwx;
         if ((turn & 2u) != 0) w = w.zwxy;
-        [[unroll]] for (uint t = 0; t < 4; t++) mem[(quad * 4 + (t + turn & 3u)) * KP + i / 4][i & 3u] = w[t];
+        [[unroll]] for (uint t = 0; t < 4; t++) mem[(quad * 4 + (t + turn & 3u)) * KP + i / 4 + j * (K_JUMP / 4)][i & 3u] = w[t];
     }
-}
-
-uint v_word(uint at, uint i) {
-    if (V_F32 == 0) return i < V_ROW ? cache_[at + i] : 0;
-    float x = 2 * i < DV ? uintBitsToFloat(cache_[at + 2 * i]) : 0, y = 2 * i + 1 < DV ? uintBitsToFloat(cache_[at + 2 * i + 1]) : 0;
-    return halves(x, y);
-}
-
-// Tokens first.., of which lo <= t < hi are seen by some row; the others may be no numbers, and become zeros.
-void stage_v(uint v_at, uint first, uint lo, uint hi) {
-    for (uint j = lane; j < STEP * (WIDE / 8); j += LANES) {
-        uint t = j / (WIDE / 8), o = j % (WIDE / 8), at = v_at + (first + t) * V_ROW;
-        uvec4 w = uvec4(0);
-        if (first + t >= lo && first + t < hi) {
-            if (V_ROW % 4 == 0 && V_F32 == 0) {
-                if (WIDE == DV || 8 * o < DV) w = cache4_[at / 4 + o];
-            } else {
-                [[unroll]] for (uint i = 0; i < 4; i++) w[i] = v_word(at, 4 * o + i);
-            }
-        }
-        mem[V_AT + t * VP + o] = w;
+    [[unroll]] for (uint j = 0; j < V_EACH; j++) {
+        uint at = lane + j * LANES;
+        if (STEP * V_LANES % LANES == 0 || at < STEP * V_LANES) mem[V_AT + at / V_LANES * VP + at % V_LANES] = v_words[j];
     }
 }
 
@@ -143,87 +185,87 @@ void main() {
     n_head = min(p.heads, n_rep - part * p.heads);
     block b = block_of(ROWS / p.heads, n_head);
     if (b.n_row == 0) return;
-    sequence s = sequence_of(p.run_table, b.run);
-    uint last = b.position + b.n_col - 1, from, sink_from;
+    s = sequence_of(p.run_table, b.run);
+    last = b.position + b.n_col - 1;
     seen_from(s, b.position, p.window, from, sink_from);
-    visits v = visits_of(s, from, last, sink_from);
+    v = visits_of(s, from, last, sink_from);
+    ahead = page_of_visit(0);
+    step now = first_step(0);
+    load_step(now);
 
     /* The row that this lane weighs, and from where. */
     uint row = lane / PER_ROW, mine = lane % PER_ROW * MINE, position = b.position + row / n_head, row_from, row_sinks;
     seen_from(s, position, p.window, row_from, row_sinks);
-    float top = LOWEST, sum = 0;
+    float top = FLOOR, sum = 0;
 
-    uint strip = gl_SubgroupID / SPLIT, split = gl_SubgroupID % SPLIT;
+    uint strip = gl_SubgroupID / SPLIT, split = gl_SubgroupID % SPLIT, q_at = Q_AT + strip * M * KP + split * DEPTH * (K / 8);
     MAT_C acc[TILES];
-    MAT_A held[HELD != 0 ? DEEP / K : 1];
+    MAT_A held[HELD != 0 ? DEPTH : 1];
     [[unroll]] for (uint i = 0; i < TILES; i++) acc[i] = MAT_C(0.0);
 
-    for (uint visit = 0; visit < v.n; visit++) {
-        bool sinks = visit < v.n_sink;
-        if (visit == 0 || visit == v.n_sink) {
-            load_queries(b, sinks);
+    for (bool more = true, fresh = true; more;) {
+        if (fresh) {
+            load_queries(b, now.sinks);
             barrier();
             if (HELD != 0) {
-                [[unroll]] for (uint d = 0; d < DEEP / K; d++)
-                    coopMatLoad(held[d], mem, Q_AT + strip * M * KP + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);
+                [[unroll]] for (uint d = 0; d < DEPTH; d++)
+                    coopMatLoad(held[d], mem, q_at + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);
                 barrier();
             }
         }
-        uint page = sinks ? v.sink_page + visit : v.page + visit - v.n_sink, base = page * PAGE;
-        uint k_at = cache_of(page_of(s, page), head_kv), v_at = k_at + K_WORDS;
-        uint first = sinks ? sink_from : from, end = sinks ? s.n_sinks : last + 1;
-        uint lo = first > base ? first - base : 0, hi = min(end - base, PAGE);
-        uint row_lo = sinks ? row_sinks : row_from, row_hi = sinks ? s.n_sinks : position + 1;
+        store_step();
+        barrier();
+        step here = now;
+        if (now.token + STEP < now.hi) now.token += STEP;
+        else if (now.visit + 1 < v.n) now = first_step(now.visit + 1);
+        else more = false;
+        fresh = now.sinks != here.sinks;
+        load_step(now);                          // behind the last one: the last one, for nothing
 
-        for (uint t0 = lo / STEP * STEP; t0 < hi; t0 += STEP) {
-            stage_k(k_at, t0);
-            stage_v(v_at, t0, lo, hi);
-            barrier();
-
-            MAT_C score[S_TILES];
-            [[unroll]] for (uint n = 0; n < S_TILES; n++) score[n] = MAT_C(0.0);
-            if (LOOP != 0) {
-                [[dont_unroll]] for (uint d = 0; d < DEEP / K; d++) { ADD_SCORES(d) }
-            } else {
-                [[unroll]] for (uint d = 0; d < DEEP / K; d++) { ADD_SCORES(d) }
-            }
-            [[unroll]] for (uint n = 0; n < S_TILES; n++)
-                coopMatStore(score[n], mem, S_AT + strip * M * SP + (split * S_TILES + n) * (N / 4), SP, gl_CooperativeMatrixLayoutRowMajor);
-            barrier();
-
-            vec4 x[MINE / 4];
-            float high = top;
-            [[unroll]] for (uint i = 0; i < MINE / 4; i++) {
-                uvec4 token = base + t0 + mine + 4 * i + uvec4(0, 1, 2, 3);
-                x[i] = scored(uintBitsToFloat(mem[S_AT + row * SP + mine / 4 + i]));
-                x[i] = mix(vec4(LOWEST), x[i], lessThan(token - row_lo, uvec4(row_hi - min(row_lo, row_hi))));
-                high = max(high, max(max(x[i].x, x[i].y), max(x[i].z, x[i].w)));
-            }
-            [[unroll]] for (uint i = 1; i < PER_ROW; i *= 2) high = max(high, subgroupShuffleXor(high, i));
-            float keep = exp2(top - high);
-            top = high;
-            sum *= keep;
-            [[unroll]] for (uint i = 0; i < MINE / 4; i++) {
-                uvec4 token = base + t0 + mine + 4 * i + uvec4(0, 1, 2, 3);
-                x[i] = mix(vec4(0), exp2(x[i] - high), lessThan(token - row_lo, uvec4(row_hi - min(row_lo, row_hi))));
-                sum += (x[i].x + x[i].y) + (x[i].z + x[i].w);
-            }
-            [[unroll]] for (uint i = 0; i < MINE / 8; i++)
-                mem[P_AT + row * PP + mine / 8 + i] = uvec4(halves(x[2 * i].x, x[2 * i].y), halves(x[2 * i].z, x[2 * i].w),
-                                                              halves(x[2 * i + 1].x, x[2 * i + 1].y), halves(x[2 * i + 1].z, x[2 * i + 1].w));
-            if (mine == 0) mem[A_AT + row / 4][row & 3u] = floatBitsToUint(keep);
-            barrier();
-
-            MAT_C keeps;
-            coopMatLoad(keeps, mem, A_AT + strip * (M / 4), 0, gl_CooperativeMatrixLayoutColumnMajor);
-            [[unroll]] for (uint i = 0; i < TILES; i++) acc[i] = acc[i] * keeps;
-            if (LOOP != 0) {
-                [[dont_unroll]] for (uint t = 0; t < STEP / K; t++) { ADD_VALUES(t) }
-            } else {
-                [[unroll]] for (uint t = 0; t < STEP / K; t++) { ADD_VALUES(t) }
-            }
-            barrier();
+        MAT_C score[S_TILES];
+        [[unroll]] for (uint n = 0; n < S_TILES; n++) score[n] = MAT_C(0.0);
+        if (LOOP != 0) {
+            [[dont_unroll]] for (uint d = 0; d < DEPTH; d++) { ADD_SCORES(d) }
+        } else {
+            [[unroll]] for (uint d = 0; d < DEPTH; d++) { ADD_SCORES(d) }
         }
+        [[unroll]] for (uint n = 0; n < S_TILES; n++)
+            coopMatStore(score[n], mem, S_AT + (split * ROWS + strip * M) * SP + n * (N / 4), SP, gl_CooperativeMatrixLayoutRowMajor);
+        barrier();
+
+        vec4 x[MINE / 4];
+        float high = top;
+        uint seen_lo = here.sinks ? row_sinks : row_from, seen_hi = here.sinks ? s.n_sinks : position + 1;
+        [[unroll]] for (uint i = 0; i < MINE / 4; i++) {
+            uvec4 token = here.base + here.token + mine + 4 * i + uvec4(0, 1, 2, 3);
+            vec4 f = uintBitsToFloat(mem[S_AT + row * SP + mine / 4 + i]);
+            if (SPLIT == 2) f += uintBitsToFloat(mem[S_AT + (ROWS + row) * SP + mine / 4 + i]);
+            x[i] = mix(vec4(LOWEST), scored(f), lessThan(token - seen_lo, uvec4(seen_hi - min(seen_lo, seen_hi))));
+            high = max(high, max(max(x[i].x, x[i].y), max(x[i].z, x[i].w)));
+        }
+        [[unroll]] for (uint i = 1; i < PER_ROW; i *= 2) high = max(high, subgroupShuffleXor(high, i));
+        float keep = exp2(top - high);
+        top = high;
+        sum *= keep;
+        [[unroll]] for (uint i = 0; i < MINE / 4; i++) {
+            vec4 w = exp2(x[i] - high);
+            uint at = mine + 4 * i;
+            sum += (w.x + w.y) + (w.z + w.w);
+            mem[P_AT + row * PP + at / 8][at / 2 & 3u] = halves(w.x, w.y);
+            mem[P_AT + row * PP + at / 8][(at / 2 & 3u) + 1] = halves(w.z, w.w);
+        }
+        if (mine == 0) mem[A_AT + row / 4][row & 3u] = floatBitsToUint(keep);
+        barrier();
+
+        MAT_C keeps;
+        coopMatLoad(keeps, mem, A_AT + strip * (M / 4), 0, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint i = 0; i < TILES; i++) acc[i] = acc[i] * keeps;
+        if (LOOP != 0) {
+            [[dont_unroll]] for (uint t = 0; t < STEP / K; t++) { ADD_VALUES(t) }
+        } else {
+            [[unroll]] for (uint t = 0; t < STEP / K; t++) { ADD_VALUES(t) }
+        }
+        barrier();
     }
 
     [[unroll]] for (uint i = 1; i < PER_ROW; i *= 2) sum += subgroupShuffleXor(sum, i);
@@ -237,15 +279,27 @@ void main() {
     barrier();
     MAT_C shares;
     coopMatLoad(shares, mem, A_AT + strip * (M / 4), 0, gl_CooperativeMatrixLayoutColumnMajor);
-    uint box = gl_SubgroupID * M * (N / 4);               // a tile of this subgroup's own
+
+    /* Tiles go through a box of this subgroup's own, from where lanes write four elements each. */
+    uint box = gl_SubgroupID * M * (N / 4), to[PIECES];
+    const uint NOWHERE = 0xffffffffu;
+    [[unroll]] for (uint i = 0; i < PIECES; i++) {
+        uint j = gl_SubgroupInvocationID + i * SIZE, r = strip * M + j / (N / 4);
+        to[i] = r < b.n_row ? (b.first + r / n_head) * p.ld_out + (head + r % n_head) * DV + j % (N / 4) * 4 : NOWHERE;
+    }
     [[unroll]] for (uint i = 0; i < TILES; i++) {
         acc[i] = acc[i] * shares;
         coopMatStore(acc[i], mem, box, N / 4, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
-        for (uint j = gl_SubgroupInvocationID; j < M * N; j += SIZE) {
-            uint r = strip * M + j / N, d = (split * TILES + i) * N + j % N;
-            if (r < b.n_row && d < DV)
-                out_[(b.first + r / n_head) * p.ld_out + (head + r % n_head) * DV + d] = uintBitsToFloat(mem[box + j / 4][j & 3u]);
+        [[unroll]] for (uint j = 0; j < PIECES; j++) {
+            vec4 x = uintBitsToFloat(mem[box + gl_SubgroupInvocationID + j * SIZE]);
+            uint d = (split * TILES + i) * N, at = d + (gl_SubgroupInvocationID + j * SIZE) % (N / 4) * 4;
+            if (to[j] == NOWHERE || at >= DV) continue;
+            if (DV % 4 == 0) out4_[(to[j] + d) / 4] = x;
+            else {
+                [[unroll]] for (uint e = 0; e < 4; e++)
+                    if (at + e < DV) out_[to[j] + d + e] = x[e];
+            }
         }
         barrier();
     }

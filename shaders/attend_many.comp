@@ -61,7 +61,7 @@ void main() {
         uint position = b.position + (group * LANE_ROWS + r) / n_head;
         seen_from(s, position, p.window, row_from[r], row_sinks[r]);
         row_end[r] = position + 1;
-        top[r] = LOWEST, sum[r] = 0;
+        top[r] = FLOOR, sum[r] = 0;
         [[unroll]] for (uint i = 0; i < ACC; i++) acc[r][i] = 0;
     }
 
@@ -114,8 +114,8 @@ void main() {
             vec4 high = vec4(top[4 * f], top[4 * f + 1], top[4 * f + 2], top[4 * f + 3]), weight[4];      // [token] of four rows
             [[unroll]] for (uint i = 0; i < 16; i++) high = max(high, tops[i * ROW_FOURS + group * FOURS + f]);
             [[unroll]] for (uint j = 0; j < 4; j++) {
-                uint r = 4 * f + j, first = sinks ? row_sinks[r] : row_from[r], end = sinks ? s.n_sinks : row_end[r];
-                vec4 w = mix(vec4(0), exp2(score[r] - high[j]), lessThan(token - first, uvec4(end - min(first, end))));
+                uint r = 4 * f + j;
+                vec4 w = exp2(score[r] - high[j]);
                 float keep = exp2(top[r] - high[j]);
                 top[r] = high[j];
                 sum[r] = fma(sum[r], keep, (w.x + w.y) + (w.z + w.w));

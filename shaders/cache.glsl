@@ -2,7 +2,6 @@
 // The including shader declares binding 0 as now_[] (uint) and now4_[] (uvec4).
 
 #define PAGE 64u            // tokens of a page
-#define LOWEST (-3.402823e38)
 
 struct sequence {           // a run, and how its text lies in the cache
     uint first_col, n_col, table, dropped;

@@ -9,8 +9,9 @@
 //   MATRIX      cooperative matrix of halves       matmul_matrix.glsl
 //   MATRIX_S8   cooperative matrix of bytes        matmul_matrix.glsl    formats with codes only
 //
-// A workgroup makes a tile of rows (WorkGroupID.y) by columns (WorkGroupID.x, so that tiles of the same weights run side by side). All loads
-// are clamped to the last row and column, only stores are guarded, so that no lane leaves early.
+// A workgroup makes a tile of rows (WorkGroupID.y) by columns (WorkGroupID.x, so that tiles of the same weights run
+// side by side). All loads are clamped to the last row and column, only stores are guarded, so that no lane leaves
+// early.
 //
 // Bindings: 0 w[0], 1 w[1] (glu; else any), 2 x (floats; else as matmul_pack.comp leaves it), 3 y, 4 bias[0],
 // 5 bias[1] (where none: any).
@@ -21,7 +22,7 @@ layout(constant_id = 1) const uint FORMAT = 3;
 layout(constant_id = 2) const uint EPILOGUE = 0;    // as op_epilogue; 4: y = act(y) * r
 layout(constant_id = 3) const uint ACT = 0;
 layout(constant_id = 4) const uint BIAS = 0;        // bit i: bias[i] is there
-layout(constant_id = 5) const uint LOOP = 0;        // 1: inner loops stay loops, for CPUs, whose compilers choke on long blocks
+layout(constant_id = 5) const uint LOOP = 0;        // 1: inner loops stay loops: for CPUs, whose compilers are slow
 
 #if defined(HALVES) || defined(MATRIX)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

@@ -1,11 +1,12 @@
 // Cooperative matrices of [TILE_M][TILE_K] by [TILE_K][TILE_N].
 //
-// A workgroup makes BM x BN sums, a subgroup WM x WN of them, which it keeps in its registers. STAGE groups of 32 of weights and
-// of x at a time lie in shared memory, both with k running along a row (weights [row][k], x [column][k]), rows padded by 16
-// bytes so that the rows of a matrix that is read or written lie in different banks. While they are multiplied, the
-// next ones are on their way from the buffers to registers.
+// A workgroup makes BM x BN sums, a subgroup WM x WN of them, which it keeps in its registers. STAGE groups of 32 of
+// the weights and of x at a time lie in shared memory, both with k running along a row (weights [row][k], x
+// [column][k]), rows padded by 16 bytes so that the rows of a matrix that is read or written lie in different banks.
+// While they are multiplied, the next ones are on their way from the buffers to registers.
 //
-// For glu, the tile's rows are those of both weights, TILE_M by TILE_M in turn, so that a subgroup has the sums of both.
+// For glu, the tile's rows are those of both weights, TILE_M by TILE_M in turn, so that a subgroup has the sums of
+// both.
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_shader_subgroup_basic : require
@@ -73,8 +74,8 @@ const uint XS_EACH = (BN * STAGE + L - 1) / L;
 vec2 raw_scale[XS_EACH];
 #endif
 
-// Unit i of the tile's weights: which weight, its row in the tile's rows of that weight, its unit in the stage. Units of the two
-// weights are parted in the middle, so that a load's weight is the same for a whole subgroup.
+// Unit i of the tile's weights: which weight, its row in the tile's rows of that weight, its unit in the stage. Units
+// of the two weights are parted in the middle, so that a load's weight is the same for a whole subgroup.
 const uint ROWS_EACH = BM / N_W;
 uint unit_weight(uint i) { return N_W == 2 && i >= A_UNITS / 2 ? 1 : 0; }
 uint unit_row(uint i) { return i / ROW_UNITS % ROWS_EACH; }
@@ -124,8 +125,8 @@ void fetch(uint col, uint first, uint groups) {
 
 #ifndef MATRIX_S8
 
-// Quads are kept as elements 0 2 1 3 (so is x, by matmul_pack.comp): then codes, a byte each, become halves by masks alone, since the
-// half 1024 + code has the code in its last bits.
+// Quads are kept as elements 0 2 1 3 (so is x, by matmul_pack.comp): then codes, a byte each, become halves by masks
+// alone, since the half 1024 + code has the code in its last bits.
 struct half_quad { f16vec2 a, b; };            // elements 0 2, 1 3
 
 uvec2 words_of(half_quad h) { return uvec2(packFloat2x16(h.a), packFloat2x16(h.b)); }
@@ -137,13 +138,13 @@ half_quad quad_codes(w_unit u, uint q) {
         // High halves stay where they are, 16 times as large.
         uint w = u.codes[q & 3], v = w >> 8;
         float16_t zero = float16_t(FORMAT == W_Q4_0 ? 8 : 0);
-        if (q < 4) return half_quad(halves_of(w & 0xf000fu) - (1024.0hf + zero), halves_of(v & 0xf000fu) - (1024.0hf + zero));
-        return half_quad(fma(halves_of(w & 0xf000f0u), f16vec2(0.0625hf), f16vec2(-64.0hf - zero)),
-                         fma(halves_of(v & 0xf000f0u), f16vec2(0.0625hf), f16vec2(-64.0hf - zero)));
+        f16vec2   low = f16vec2(1024.0hf + zero), part = f16vec2(0.0625hf), less = f16vec2(-64.0hf - zero);
+        if (q < 4) return half_quad(halves_of(w & 0xf000fu) - low, halves_of(v & 0xf000fu) - low);
+        return half_quad(fma(halves_of(w & 0xf000f0u), part, less), fma(halves_of(v & 0xf000f0u), part, less));
     }
     uint w = w_bytes(u, q);
     if (FORMAT == W_Q8_0) w ^= 0x80808080u;
-    float16_t zero = float16_t(FORMAT == W_Q5_0 ? 1040 : FORMAT == W_Q6_K ? 1056 : FORMAT == W_Q8_0 ? 1152 : 1024);
+    float16_t zero = 1024.0hf + float16_t(FORMAT == W_Q5_0 ? 16 : FORMAT == W_Q6_K ? 32 : FORMAT == W_Q8_0 ? 128 : 0);
     return half_quad(halves_of(w & 0xff00ffu) - zero, halves_of(w >> 8 & 0xff00ffu) - zero);
 }
 
@@ -224,15 +225,16 @@ void put(uint first) {
 
 SUMS(float) acc[FM * FN];
 
-// Adds products of STEP elements, from the stage's `at` on. All matrices of weights that it takes are in registers, those of x
-// come by one after the other.
+// Adds products of STEP elements, from the stage's `at` on. All matrices of weights that it takes are in registers,
+// those of x come by one after the other.
 void multiply(uint at_row, uint at_col, uint at) {
     const uint KS = STEP / TILE_K;
     coopmat<ELEMENT, gl_ScopeSubgroup, TILE_M, TILE_K, gl_MatrixUseA> a[FM * KS];
     coopmat<ELEMENT, gl_ScopeSubgroup, TILE_K, TILE_N, gl_MatrixUseB> b[KS];
     [[unroll]] for (uint i = 0; i < FM; i++)
         [[unroll]] for (uint k = 0; k < KS; k++)
-            coopMatLoad(a[i * KS + k], tile, (at_row + i * TILE_M) * ROW_STEP + (at + k * TILE_K) / CELL_ELEMENTS, ROW_STEP, ROW_MAJOR);
+            coopMatLoad(a[i * KS + k], tile, (at_row + i * TILE_M) * ROW_STEP + (at + k * TILE_K) / CELL_ELEMENTS,
+                        ROW_STEP, ROW_MAJOR);
 #ifdef MATRIX_S8
     // A row's scale in every column, a column's scale in every row: matrices read with a stride of 0.
     uint scale = at / STEP * BM + at_row, group = at / 32;
@@ -250,8 +252,9 @@ void multiply(uint at_row, uint at_col, uint at) {
         coopMatLoad(x_d, col_d, group * BN + c, 0, ROW_MAJOR);
         if (W_AFFINE) coopMatLoad(x_s, col_s, group * BN + c, 0, ROW_MAJOR);
         [[unroll]] for (uint i = 0; i < FM; i++) {
-            // Sums begin at 0x4b400000, which is the float 3 2^22: read as a float, a sum s (less than 2^22) is then 3 2^22 + s, and a
-            // subtraction does what a conversion does at a quarter of the rate. Both kinds of matrix keep an element at the same place.
+            // Sums begin at 0x4b400000, which is the float 3 2^22: read as a float, a sum s (less than 2^22) is then
+            // 3 2^22 + s, and a subtraction does what a conversion does at a quarter of the rate. Both kinds of
+            // matrix keep an element at the same place.
             SUMS(int) sum = SUMS(int)(0x4b400000);
             [[unroll]] for (uint k = 0; k < KS; k++) sum = coopMatMulAdd(a[i * KS + k], b[k], sum);
             [[unroll]] for (uint e = 0; e < acc[0].length(); e++) {
@@ -261,7 +264,8 @@ void multiply(uint at_row, uint at_col, uint at) {
         }
 #else
         [[unroll]] for (uint i = 0; i < FM; i++)
-            [[unroll]] for (uint k = 0; k < KS; k++) acc[i * FN + j] = coopMatMulAdd(a[i * KS + k], b[k], acc[i * FN + j]);
+            [[unroll]] for (uint k = 0; k < KS; k++)
+                acc[i * FN + j] = coopMatMulAdd(a[i * KS + k], b[k], acc[i * FN + j]);
 #endif
     }
 }
@@ -297,7 +301,8 @@ void main() {
             subgroupMemoryBarrierShared();
             subgroupBarrier();
             for (uint at = gl_SubgroupInvocationID; at < TILE_M * TILE_N / 4; at += SUBGROUP) {
-                uint c = col + at_col + j * TILE_N + at / (TILE_M / 4), r = row + (at_row + i * TILE_M) / N_W + at % (TILE_M / 4) * 4;
+                uint c = col + at_col + j * TILE_N + at / (TILE_M / 4);
+                uint r = row + (at_row + i * TILE_M) / N_W + at % (TILE_M / 4) * 4;
                 vec4 r0 = out_values(out_at, at), r1 = out_values(out_at + (N_W - 1) * OUT_CELLS, at);
 #ifndef MATRIX_S8
                 float d = x_scale[x_scale_at + min(c, n_col - 1)].x;

@@ -1,13 +1,13 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
-// Activations as halves, in front of a matmul that multiplies those: words of two, [n_col][ld_x / 2], and behind them, at word
-// scale_at, pairs of floats. A column or a group of 32 is divided by a power of two, d:
+// Activations as halves, in front of a matmul that multiplies those: words of two, [n_col][ld_x / 2], and behind
+// them, at word scale_at, pairs of floats. A column or a group of 32 is divided by a power of two, d:
 //
-//   COLUMN 1   the whole column's max |x| becomes 8192..16384: one large channel does not cost the others their last bits,
-//              since halves are as exact down to 2^-14. Pairs: d and 0, [n_col]. Quads lie as 0 2 1 3.
-//   COLUMN 0   a group's becomes 4..8, so that sums of 32 products with codes stay in range. Pairs: d and d times the sum of the
-//              halves, [n_col][ld_x / 32].
+//   COLUMN 1   the whole column's max |x| becomes 8192..16384: one large channel does not cost the others their last
+//              bits, since halves are as exact down to 2^-14. Pairs: d and 0, [n_col]. Quads lie as 0 2 1 3.
+//   COLUMN 0   a group's becomes 4..8, so that sums of 32 products with codes stay in range. Pairs: d and d times the
+//              sum of the halves, [n_col][ld_x / 32].
 //
 // A NaN or an infinity makes d a NaN and the halves 0.
 //

@@ -1,9 +1,9 @@
 // Lanes hold rows, and x is the same for all of them.
 //
-// A lane holds ROWS rows (L apart, so that stores are neighbours) by COLS columns of sums in registers. Its weights go from the
-// buffer through the registers, nobody else needs them; x goes through shared memory, STAGE groups of 32 at a time, where
-// all lanes read the same address at once: a broadcast on a GPU, one scalar load on a CPU. So a vec4 of x serves 4 ROWS
-// multiplications a lane, and there are two barriers for 32 STAGE ROWS COLS of them.
+// A lane holds ROWS rows (L apart, so that stores are neighbours) by COLS columns of sums in registers. Its weights
+// go from the buffer through the registers, nobody else needs them; x goes through shared memory, STAGE groups of 32
+// at a time, where all lanes read the same address at once: a broadcast on a GPU, one scalar load on a CPU. So a vec4
+// of x serves 4 ROWS multiplications a lane, and there are two barriers for 32 STAGE ROWS COLS of them.
 layout(constant_id = 6) const uint ROWS = 2;
 layout(constant_id = 7) const uint COLS = 16;       // a multiple of 4
 layout(constant_id = 8) const uint STAGE = 1;
@@ -34,7 +34,8 @@ void stage_x(uint col, uint first, uint n) {
 
 layout(set = 0, binding = 2) readonly buffer x_halves { uvec2 x2[]; };
 layout(set = 0, binding = 2) readonly buffer x_scales { vec2 x_scale[]; };   // d, d * sum
-// [group][k][column], 4 columns at a time; a vec2 between quads of k, so that lanes that write neighbouring quads meet no bank twice
+// [group][k][column], 4 columns at a time; one between quads of k, so that lanes that write neighbouring quads meet
+// no bank twice
 const uint QUAD_STEP = 4 * QUADS_COL + 1;
 shared uvec2 stage[STAGE * 8 * QUAD_STEP];
 shared vec2  stage_scale[STAGE * COLS];
@@ -46,7 +47,8 @@ void stage_x(uint col, uint first, uint n) {
         [[unroll]] for (uint j = 0; j < 4; j++) h[j] = x2[min(col + 4 * c + j, n_col - 1) * (ld_x / 4) + first * 8 + k];
         [[unroll]] for (uint j = 0; j < 2; j++) {
             stage[at + 2 * j * QUADS_COL] = uvec2(h[0][j] & 0xffffu | h[1][j] << 16, h[2][j] & 0xffffu | h[3][j] << 16);
-            stage[at + (2 * j + 1) * QUADS_COL] = uvec2(h[0][j] >> 16 | h[1][j] & 0xffff0000u, h[2][j] >> 16 | h[3][j] & 0xffff0000u);
+            stage[at + (2 * j + 1) * QUADS_COL] = uvec2(h[0][j] >> 16 | h[1][j] & 0xffff0000u,
+                                                        h[2][j] >> 16 | h[3][j] & 0xffff0000u);
         }
     }
     for (uint i = gl_LocalInvocationIndex; i < n * COLS; i += L) {
@@ -111,8 +113,10 @@ void add_unit(uint at, uint part) {
 f16vec4 half_codes(w_unit u, uint q) {
     uint w = w_bytes(u, q);
     if (FORMAT == W_Q8_0) w ^= 0x80808080u;
-    float16_t zero = float16_t(FORMAT == W_Q4_0 ? 1032 : FORMAT == W_Q5_0 ? 1040 : FORMAT == W_Q6_K ? 1056 : FORMAT == W_Q8_0 ? 1152 : 1024);
-    f16vec2 a = unpackFloat2x16(w & 0xff00ffu | 0x64006400u) - zero, b = unpackFloat2x16(w >> 8 & 0xff00ffu | 0x64006400u) - zero;
+    float16_t zero = 1024.0hf + float16_t(FORMAT == W_Q4_0 ? 8 : FORMAT == W_Q5_0 ? 16 : FORMAT == W_Q6_K ? 32 :
+                                          FORMAT == W_Q8_0 ? 128 : 0);
+    f16vec2 a = unpackFloat2x16(w & 0xff00ffu | 0x64006400u) - zero;
+    f16vec2 b = unpackFloat2x16(w >> 8 & 0xff00ffu | 0x64006400u) - zero;
     return f16vec4(a.x, b.x, a.y, b.y);
 }
 
@@ -168,8 +172,8 @@ void add_unit(uint at, uint part) {
         [[unroll]] for (uint q = 0; q < W_QUADS; q++) add_quad(q, at * W_QUADS + q);
         return;
     }
-    // Two quads a turn, of constant numbers: the others come to their places. A turn costs taking the sums out of memory and
-    // putting them back.
+    // Two quads a turn, of constant numbers: the others come to their places. A turn costs taking the sums out of
+    // memory and putting them back.
     const uint second = W_QUADS == 8 ? 4 : 2;
     [[dont_unroll]] for (uint i = 0; i < end_of(W_QUADS / 2); i++) {
         add_quad(0, at * W_QUADS + i);
@@ -194,7 +198,8 @@ void main() {
     uint groups = n_pad / 32, units = groups * GROUP_UNITS;
     [[unroll]] for (uint i = 0; i < N_W * ROWS * QUADS_COL; i++) acc[i] = vec4(0);
     [[unroll]] for (uint i = 0; i < N_W; i++)
-        [[unroll]] for (uint r = 0; r < ROWS; r++) row_at[i * ROWS + r] = w_row_of(planes(i), n_pad, min(row + r * L, n_rows - 1));
+        [[unroll]] for (uint r = 0; r < ROWS; r++)
+            row_at[i * ROWS + r] = w_row_of(planes(i), n_pad, min(row + r * L, n_rows - 1));
     fetch(0);
     for (uint first = 0; first < groups; first += STAGE) {
         uint n = min(STAGE, groups - first);
@@ -210,5 +215,6 @@ void main() {
     }
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         [[unroll]] for (uint c = 0; c < COLS; c++)
-            finish(row + r * L, col + c, acc[r * QUADS_COL + c / 4][c % 4], acc[((N_W - 1) * ROWS + r) * QUADS_COL + c / 4][c % 4]);
+            finish(row + r * L, col + c, acc[r * QUADS_COL + c / 4][c % 4],
+                   acc[((N_W - 1) * ROWS + r) * QUADS_COL + c / 4][c % 4]);
 }

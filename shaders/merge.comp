@@ -22,7 +22,7 @@ void main() {
     uint stats = p.n_head * gl_NumWorkGroups.y * p.n_split * DV + 2 * at;
 
     /* Every lane finds the greatest score and the sum for itself: broadcasts, and no barrier. */
-    float top = SINK != 0 ? max(LOWEST, sink_[head] * LOG2E) : LOWEST, sum = 0;
+    float top = SINK != 0 ? max(FLOOR, sink_[head] * LOG2E) : FLOOR, sum = 0;
     for (uint i = 0; i < n; i++) top = max(top, partial_[stats + 2 * i]);
     for (uint i = 0; i < n; i++) sum = fma(partial_[stats + 2 * i + 1], exp2(partial_[stats + 2 * i] - top), sum);
     if (SINK != 0) sum += exp2(sink_[head] * LOG2E - top);

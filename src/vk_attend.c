@@ -137,12 +137,13 @@ static attend_plan many_plan(const vk_device *d, const vk_attend *a) {
     return p;
 }
 
+static uint32_t attend_round(uint32_t n, uint32_t to) { return attend_div(n, to) * to; }
+
 /* Shared memory of attend_cm.comp, in bytes: the same sums as there. */
-static uint32_t matrix_shared(const vk_cache *c, const attend_plan *p, uint32_t split) {
-    uint32_t deep = (uint32_t)attend_div(c->head_dim_k, p->matrix.k) * p->matrix.k;
-    uint32_t wide = attend_div(c->head_dim_v, p->matrix.n * split) * p->matrix.n * split;
-    uint32_t kp = attend_div(deep, 8) | 1, vp = attend_div(wide, 8) | 1, pp = 5, sp = 9, step = 32;
-    uint32_t k = step * kp > p->rows * pp ? step * kp : p->rows * pp, all = k + step * vp + p->rows * sp + p->rows / 4;
+static uint32_t matrix_shared(const vk_cache *c, const attend_plan *p, uint32_t split, uint32_t step) {
+    uint32_t deep = attend_round(c->head_dim_k, p->matrix.k * split), wide = attend_round(c->head_dim_v, p->matrix.n * split);
+    uint32_t kp = attend_div(deep, 8) | 1, vp = attend_div(wide, 8) | 1, pp = step / 8 | 1, sp = step / 4 | 1;
+    uint32_t k = step * kp > p->rows * pp ? step * kp : p->rows * pp, all = k + step * vp + split * p->rows * sp + p->rows / 4;
     uint32_t q = (p->held ? 0 : all) + p->rows * kp;
     return 16 * (q > all ? q : all);
 }
@@ -162,28 +163,31 @@ static bool attend_matrix(const vk_device *d, vk_matrix *out) {
     return most != 0;
 }
 
-/* Four subgroups, or fewer where shared memory is short. Large heads: two subgroups share a strip of rows, and with it the
- * registers that its result takes. False: these heads do not fit. */
+/* Four subgroups, or fewer where shared memory is short. For large heads two subgroups share a strip of rows, and with it the
+ * registers that its queries and its result take. False: these heads do not fit. */
 static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) {
     const vk_cache *c     = a->cache;
-    uint32_t        n_rep = a->n_head / c->n_head_kv, split, groups;
+    uint32_t        n_rep = a->n_head / c->n_head_kv, split, step, groups, per_row;
     memset(p, 0, sizeof *p);
-    if (!attend_matrix(d, &p->matrix)) return false;
+    if (!attend_matrix(d, &p->matrix) || c->head_dim_k > 256 || c->head_dim_v > 256) return false;
     p->path     = ATTEND_MANY_MATRIX;
     p->subgroup = d->caps.subgroup;
     if ((d->caps.can & VK_CAN_SIZED) && d->caps.subgroup_min <= 32 && d->caps.subgroup_max >= 32) p->subgroup = 32;
     split   = c->head_dim_k > 128 || c->head_dim_v > 128 ? 2 : 1;
-    p->held = c->head_dim_k <= 128 && !is_cpu(d);
+    step    = split == 2 ? 16 : 32;
+    per_row = split * p->subgroup / p->matrix.m;      /* lanes of a row: whole ones, with whole fours of tokens */
+    if (per_row * p->matrix.m != split * p->subgroup || step % (4 * per_row) || step % p->matrix.n || step % p->matrix.k ||
+        p->matrix.m * p->matrix.n % (4 * p->subgroup))
+        return false;
+    p->loop = is_cpu(d);
+    p->held = !p->loop;
     for (groups = 4; groups >= split; groups /= 2) {
-        uint32_t per_row = split * p->subgroup / p->matrix.m;     /* lanes of a row: whole ones, with whole eights of tokens */
         p->rows  = groups / split * p->matrix.m;
         p->lanes = groups * p->subgroup;
-        if (per_row * p->matrix.m != split * p->subgroup || (per_row & (per_row - 1)) || per_row > 4 || p->matrix.n * split > 32) return false;
-        if (p->lanes <= d->caps.max_workgroup && matrix_shared(c, p, split) <= d->caps.max_shared) break;
+        if (p->lanes <= d->caps.max_workgroup && matrix_shared(c, p, split, step) <= d->caps.max_shared) break;
     }
-    if (groups < split || c->head_dim_k > 256 || c->head_dim_v > 256) return false;
+    if (groups < split || p->lanes < step || p->lanes % step) return false;
     p->unit        = 1;
-    p->loop        = is_cpu(d);
     p->head_blocks = attend_div(n_rep, p->rows);
     p->heads       = attend_div(n_rep, p->head_blocks);
     p->n_splits    = 1;

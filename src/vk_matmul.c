@@ -22,7 +22,8 @@ static const vk_matrix *matrix_for(const vk_device *d, vk_path path, uint32_t gr
         const vk_matrix *x = &d->caps.matrices[i];
         bool bytes  = x->a == VK_COMPONENT_TYPE_SINT8_KHR && x->b == x->a && x->c == VK_COMPONENT_TYPE_SINT32_KHR;
         bool halves = x->a == VK_COMPONENT_TYPE_FLOAT16_KHR && x->b == x->a && x->c == VK_COMPONENT_TYPE_FLOAT32_KHR;
-        if (!(path == VK_PATH_MATRIX_S8 ? bytes : halves) || group % x->k || x->k % 8 || x->m % 4 || x->m > 32 || x->n > 32) continue;
+        if (!(path == VK_PATH_MATRIX_S8 ? bytes : halves) || group % x->k || x->k % 8) continue;
+        if (x->m % 4 || x->m > 32 || x->n > 32) continue;
         if (!best || x->m * x->n * x->k > best->m * best->n * best->k) best = x;
     }
     return best;
@@ -38,7 +39,8 @@ static uint32_t vk_matmul_paths(const vk_device *d) {
     uint32_t paths = 1u << VK_PATH_F32;
     if (d->caps.can & VK_CAN_F16) paths |= 1u << VK_PATH_F16;
     if (d->caps.can & VK_CAN_DOT) paths |= 1u << VK_PATH_DOT;
-    if (d->caps.can & VK_CAN_SUBGROUP) {
+    /* Subgroups must be of the size that tiles are made for. */
+    if ((d->caps.can & VK_CAN_SUBGROUP) && ((d->caps.can & VK_CAN_SIZED) || d->caps.subgroup_min == d->caps.subgroup_max)) {
         if ((d->caps.can & VK_CAN_F16) && matrix_for(d, VK_PATH_MATRIX_F16, 32)) paths |= 1u << VK_PATH_MATRIX_F16;
         if ((d->caps.can & VK_CAN_INT8) && matrix_for(d, VK_PATH_MATRIX_S8, 32)) paths |= 1u << VK_PATH_MATRIX_S8;
     }
@@ -58,6 +60,13 @@ static bool vk_matmul_can(const vk_device *d, const vk_matmul *m, vk_path path) 
     }
 }
 
+/* Dot products in one instruction; matrices of bytes not smaller for Q6_K, which takes them 16 by 16. */
+static bool is_worth(const vk_device *d, const vk_matmul *m, vk_path path) {
+    if (path == VK_PATH_DOT) return d->caps.dot_fast;
+    if (path != VK_PATH_MATRIX_S8 || m->w[0]->format != GPU_Q6_K) return true;
+    return matrix_for(d, path, 16)->m == matrix_for(d, path, 32)->m;
+}
+
 static vk_path vk_matmul_choose(const vk_device *d, const vk_matmul *m) {
     static const vk_path bytes_first[] = {VK_PATH_MATRIX_S8, VK_PATH_MATRIX_F16, VK_PATH_DOT, VK_PATH_F16};
     static const vk_path halves_first[] = {VK_PATH_MATRIX_F16, VK_PATH_DOT, VK_PATH_F16};
@@ -68,7 +77,7 @@ static vk_path vk_matmul_choose(const vk_device *d, const vk_matmul *m) {
     const vk_path *order = bytes ? bytes_first : halves_first;
     uint32_t       n     = bytes ? 4 : 3;
     for (uint32_t i = 0; i < n; i++)
-        if (vk_matmul_can(d, m, order[i]) && (order[i] != VK_PATH_DOT || d->caps.dot_fast)) return order[i];
+        if (vk_matmul_can(d, m, order[i]) && is_worth(d, m, order[i])) return order[i];
     return VK_PATH_F32;
 }
 
@@ -103,14 +112,16 @@ static uint32_t tile_shared(const vk_device *d, const vk_matmul *m, vk_path path
 static bool tile_fits(const vk_device *d, const vk_matmul *m, vk_path path, const vk_tile *t) {
     uint32_t n_w = is_glu(m) ? 2 : 1;
     if (t->local > d->caps.max_workgroup || tile_shared(d, m, path, t) > d->caps.max_shared) return false;
-    if (!is_matrix_path(path)) return t->cols % 4 == 0 && t->each_cols == t->cols && t->rows == t->local * t->each_rows * n_w;
+    if (!is_matrix_path(path))
+        return t->cols % 4 == 0 && t->each_cols == t->cols && t->rows == t->local * t->each_rows * n_w;
     const vk_matrix *x = matrix_for(d, path, path == VK_PATH_MATRIX_S8 && m->w[0]->format == GPU_Q6_K ? 16 : 32);
-    return x && t->each_rows % (x->m * n_w) == 0 && t->each_cols % x->n == 0 && t->rows % t->each_rows == 0 &&
-           t->cols % t->each_cols == 0 && t->local == t->rows / t->each_rows * (t->cols / t->each_cols) * matrix_subgroup(d);
+    if (!x || t->each_rows % (x->m * n_w) || t->each_cols % x->n || t->rows % t->each_rows || t->cols % t->each_cols)
+        return false;
+    return t->local == t->rows / t->each_rows * (t->cols / t->each_cols) * matrix_subgroup(d);
 }
 
-/* What a tile costs: all tiles' sums, or those of a GPU that is not full, and what each of their rows and columns adds for its
- * loads and its share of the barriers. */
+/* What a tile costs: all tiles' sums, or those of a GPU that is not full, and what each of their rows and columns adds
+ * for its loads and its share of the barriers. */
 static uint64_t tile_cost(const vk_matmul *m, const vk_tile *t) {
     uint64_t rows  = div_up(m->w[0]->n_out, t->rows / (is_glu(m) ? 2 : 1)), cols = div_up(m->n_col, t->cols);
     uint64_t tiles = rows * cols > MATMUL_GROUPS ? rows * cols : MATMUL_GROUPS;
@@ -119,7 +130,7 @@ static uint64_t tile_cost(const vk_matmul *m, const vk_tile *t) {
 
 static vk_tile matrix_tile(const vk_device *d, const vk_matmul *m, vk_path path) {
     static const uint32_t shapes[][4] = {   /* rows, cols; of a subgroup */
-        {32, 32, 32, 16}, {64, 32, 32, 16}, {128, 32, 32, 32}, {64, 64, 32, 32}, {128, 64, 32, 32}, {128, 128, 64, 32},
+        {32, 32, 32, 16}, {64, 32, 32, 16}, {128, 32, 32, 32}, {64, 64, 32, 32}, {128, 64, 32, 32}, {128, 128, 32, 64},
     };
     vk_tile  best;
     uint64_t least = UINT64_MAX;
@@ -150,7 +161,8 @@ static vk_tile rows_tile(const vk_device *d, const vk_matmul *m, vk_path path) {
     } else {
         /* 32 sums a lane; two of them with integer dots, whose operands take less room. */
         t.local = 128, t.each_rows = 2 / n_w, t.cols = path == VK_PATH_DOT ? 32 : 16;
-        while (t.local > 32 && div_up(m->w[0]->n_out, t.local * t.each_rows) * div_up(m->n_col, t.cols) < MATMUL_GROUPS) t.local /= 2;
+        uint32_t across = div_up(m->n_col, t.cols);
+        while (t.local > 32 && div_up(m->w[0]->n_out, t.local * t.each_rows) * across < MATMUL_GROUPS) t.local /= 2;
     }
     while (t.cols > 4 && t.cols / 2 >= m->n_col) t.cols /= 2;
     t.each_cols = t.cols;
@@ -179,7 +191,7 @@ static void add_pack(vk_list *list, const vk_matmul *m, bool column) {
     vk_list_add(list, &x);
 }
 
-/* The power of two that brings the largest weight to 1024..2048: halves then neither overflow nor lose bits to being small. */
+/* The power of two that brings the largest weight to 1024..2048: halves then neither overflow nor lose bits. */
 static float weight_scale(const vk_weight *w) {
     int e = 0;
     if (!(w->largest > 0) || !(w->largest <= FLT_MAX)) return 1;
@@ -225,7 +237,8 @@ static vk_dispatch begin_path(const vk_device *d, const vk_matmul *m, vk_path pa
     return x;
 }
 
-static void matmul_add_part(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *t, uint32_t part) {
+static void matmul_add_part(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *t,
+                            uint32_t part) {
     bool           scratch = path == VK_PATH_F16 || path == VK_PATH_MATRIX_F16, glu = is_glu(m);
     const vk_part *p0 = &m->w[0]->parts[part], *p1 = glu ? &m->w[1]->parts[part] : p0;
     vk_slice       x_from = scratch ? m->scratch : path == VK_PATH_F32 ? m->x : m->xq;
@@ -250,7 +263,7 @@ static void matmul_add_part(vk_device *d, vk_list *list, const vk_matmul *m, vk_
         vk_push_f32(&x, weight_scale(m->w[0]));
         vk_push_f32(&x, weight_scale(m->w[glu ? 1 : 0]));
     } else {
-        vk_push_f32(&x, 1);
+        vk_push_f32(&x, 12582912);   /* what sums of bytes begin with: 3 2^22 */
         vk_push_f32(&x, 1);
     }
     x.groups[0] = div_up(m->n_col, t->cols);

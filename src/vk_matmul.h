@@ -1,4 +1,4 @@
-/* Multiplications for many columns on the device: weights are read once a tile of columns, at the arithmetic's speed. */
+/* Multiplications for many columns on the device, at the speed of its arithmetic. */
 #ifndef NOVA_VK_MATMUL_H
 #define NOVA_VK_MATMUL_H
 
@@ -40,7 +40,8 @@ typedef struct vk_tile {
 } vk_tile;
 
 /* A tile to take instead of the chosen one (tests, measurements). False: the device has no room for it. */
-NOVA_UNUSED static bool vk_matmul_add_as(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path, const vk_tile *tile);
+NOVA_UNUSED static bool vk_matmul_add_as(vk_device *d, vk_list *list, const vk_matmul *m, vk_path path,
+                                         const vk_tile *tile);
 
 #endif
 #endif

@@ -27,7 +27,7 @@ NOVA = os.path.join(TOP, "build", "nova")
 MODEL = os.path.join(TOP, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
 SPARSE = os.path.join(DATA, "models", "relu2-8m-f16.gguf")
 ZOO = "llama llama-tied llama3-rope llama-linear-rope llama-yarn arcee".split()
-ALL = ["logits", "greedy", "accuracy", "perplexity", "speed"]
+ALL = "logits greedy perplexity accuracy speed gpu gpu_perplexity gpu_speed".split()
 counts = {"passed": 0, "failed": 0, "skipped": 0}
 
 
@@ -45,6 +45,10 @@ def run(command, **kw):
 
 def lab(*command, **kw):
     return run(LAB + list(command), **kw)
+
+
+def lab_on(driver, *command, **kw):
+    return run(LAB[:-1] + [driver] + list(command), **kw)
 
 
 def floats(path):
@@ -213,6 +217,81 @@ def accuracy():
                 errors.append(nmse(floats(ours), exact))
             check(max(errors[1:]) <= 1.5 * errors[0], f"accuracy {os.path.basename(source).split('.')[0]} {kind}: nmse "
                   f"{errors[1]:.2e} one by one, {errors[2]:.2e} as a batch, llama.cpp {errors[0]:.2e}")
+
+
+# Paths of matmul and attention by the ability that is forced, with what they may differ from float arithmetic: None is 1.5
+# times what llama.cpp's CPU does, for those over int8 activations.
+GPU_PATHS = {"": 1e-4, "--gpu-force=subgroup": 1e-4, "--gpu-force=f16": 1e-3, "--gpu-force=matrix-f16": 1e-3,
+             "--gpu-force=dot": None, "--gpu-force=matrix-s8": None, "--gpu-without=subgroup,mapped": 1e-4}
+GPU_PLACES = {"all": [], "half": ["--gpu-layers=HALF"], "one": ["--gpu-layers=1"]}
+
+
+def gpu():
+    """Every path on drivers that execute, against float arithmetic on the dequantised weights; all, half and one of the layers."""
+    drivers = os.environ.get("NOVA_GPU_DRIVERS", "lavapipe swiftshader").split()
+    with open(os.path.join(DATA, "text", "genesis.txt"), encoding="utf-8") as f:
+        text = json.dumps({"text": f.read(1000)}) + "\n"
+    truth, theirs, ours = (os.path.join(WORK, name) for name in ("truth.f32", "theirs.f32", "ours.f32"))
+    for source in (SPARSE, MODEL):
+        for kind in os.environ.get("NOVA_GPU_KINDS", "F16 Q4_0 Q4_K_M Q6_K Q8_0").split():
+            model = quantised(source, kind)
+            info = json.loads(run([NOVA, "info", "-m", model, "--json"]))
+            ids = json.loads(run([NOVA, "tokenize", "-m", model, "--jsonl"], input=text.encode()))["ids"][:40]
+            ids = ",".join(map(str, ids))
+            lab("ref-logits", dequantised(model), ids, truth, "F32")
+            os.remove(dequantised(model))
+            lab("ref-logits", model, ids, theirs)
+            exact = floats(truth)
+            llama = nmse(floats(theirs), exact)
+            for driver in drivers:
+                devices = json.loads(run(LAB[:-1] + [driver, NOVA, "info", "--devices", "--json"]))["gpus"]
+                for path, most in GPU_PATHS.items():
+                    ability = path.partition("force=")[2]
+                    if ability and ability not in devices[0]["abilities"]:
+                        continue   # no such path on this device
+                    for place, layers in GPU_PLACES.items():
+                        if place != "all" and path:
+                            continue
+                        for step in ([], ["--one-by-one"]):
+                            if step and path.startswith("--gpu-without"):
+                                continue
+                            flags = [f.replace("HALF", str(info["n_layer"] // 2)) for f in layers] + [path] * bool(path) + step
+                            run(LAB[:-1] + [driver, NOVA, "logits", "-m", model, "--ids", ids, "-o", ours, "--device", "gpu"] + flags)
+                            e = nmse(floats(ours), exact)
+                            # Layers that stay on the CPU read int8 activations.
+                            bound = 1.5 * llama if most is None or place != "all" else most
+                            check(e <= max(bound, 1e-7), f"gpu {driver} {os.path.basename(source).split('.')[0]} {kind} {place} "
+                                  f"{' '.join(flags)}: nmse {e:.2e}, at most {bound:.1e} (llama.cpp's CPU {llama:.2e})")
+
+
+def gpu_perplexity():
+    """10 chunks on lavapipe within 0.5% of the CPU's."""
+    text = os.path.join(DATA, "text", "genesis.txt")
+    for model in (SPARSE, MODEL):
+        args = ["perplexity", "-m", model, "-f", text, "--chunks", "10"]
+        cpu = float(run([NOVA] + args + ["--device", "cpu"]).split()[-1])
+        ours = float(run(LAB[:-1] + ["lavapipe", NOVA] + args + ["--device", "gpu"]).split()[-1])
+        check(abs(ours / cpu - 1) < 0.005, f"perplexity {os.path.basename(model)} on lavapipe: {ours:.4f}, CPU {cpu:.4f}, "
+              f"{100 * (ours / cpu - 1):+.3f}%")
+
+
+def gpu_speed():
+    """On the lab's lavapipe beside llama.cpp's Vulkan, the same file; host cost on stand-in drivers. Reported."""
+    model = quantised(MODEL, "Q4_0")
+    bench = json.loads(lab_on("lavapipe", "llama-bench", "-m", model, "-p", "128", "-n", "16", "-r", "3", "-ngl", "99", "-o", "json"))
+    median = [statistics.median(b["samples_ts"]) for b in bench]
+    ours = json.loads(lab_on("lavapipe", NOVA, "bench", "-m", model, "-p", "128", "-n", "16", "-r", "3", "--json", "--device", "gpu"))
+    print(f"speed   lavapipe Q4_0 prompt {ours['pp_tps']:.1f} against {median[0]:.1f} = {ours['pp_tps'] / median[0]:.2f}   "
+          f"generation {ours['tg_tps']:.1f} against {median[1]:.1f} = {ours['tg_tps'] / median[1]:.2f}", flush=True)
+    for driver in ("navi31", "tu102"):
+        ours = json.loads(lab_on(driver, NOVA, "bench", "-m", model, "-p", "1", "-n", "4000", "-r", "5", "-c", "4096", "--json", "--device", "gpu"))
+        print(f"host    {driver}: {1e6 / ours['tg_tps']:.1f} us a token in all, {ours['host_us_per_token']:.1f} less waiting, "
+              f"{ours['submits_per_token']:.2f} submits, {ours['dispatches_per_token']:.0f} dispatches", flush=True)
+        try:
+            bench = json.loads(lab_on(driver, "llama-bench", "-m", model, "-p", "0", "-n", "128", "-r", "3", "-ngl", "99", "-o", "json"))
+            print(f"        llama.cpp: {1e6 / statistics.median(bench[0]['samples_ts']):.0f} us a token", flush=True)
+        except SystemExit as e:
+            print(f"        llama.cpp: {str(e)[:200]}", flush=True)
 
 
 def speed():

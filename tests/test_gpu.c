@@ -137,6 +137,31 @@ static void test_forward(bool arcee) {
     tiny_free(&t);
 }
 
+/* Every path of matmul and attention that the device has; and with a channel of 1e5, which halves cannot hold as it is. */
+static void test_paths(float massive) {
+    static const struct { uint32_t force; double most; } paths[] = {
+        {NOVA_GPU_SUBGROUP, 1e-9}, {NOVA_GPU_F16, 1e-4}, {NOVA_GPU_MATRIX_F16, 1e-4}, {NOVA_GPU_DOT, 1e-4}, {NOVA_GPU_MATRIX_S8, 1e-4},
+    };
+    tiny    t;
+    int32_t ids[70];
+    tiny_massive = massive;
+    tiny_make(&t, 2, false);
+    tiny_massive = 0;
+    random_ids(ids, 70);
+    double *right = tiny_logits(&t, ids, 70);
+    for (size_t i = 0; i < COUNT_OF(paths); i++)
+        for (uint32_t step = 70; step; step = step == 70 ? 11 : step == 11 ? 1 : 0) {
+            nova_engine_desc d = desc_for("gpu");
+            d.gpu_force = paths[i].force;
+            d.cache_k = d.cache_v = NOVA_CACHE_F16;   /* what attention on matrices reads */
+            check_score(&t, &d, ids, right, 70, step, massive != 0 ? 1e-3 : fmax(paths[i].most, 1e-5), "a forced path");
+            d.cache_k = d.cache_v = NOVA_CACHE_F32;
+            check_score(&t, &d, ids, right, 70, step, massive != 0 ? 1e-3 : paths[i].most, "a forced path");
+        }
+    free(right);
+    tiny_free(&t);
+}
+
 /* The smallest ranges and allocations that a device could have and the model fits in: weights are split by rows. */
 static void test_limits(void) {
     tiny    t;
@@ -528,6 +553,8 @@ int main(void) {
     for (uint32_t i = 0; i < n; i++) printf("gpu:%u %s\n", i, gpus[i].name);
     test_forward(false);
     test_forward(true);
+    test_paths(0);
+    test_paths(1e5f);
     test_limits();
     test_two_devices(n);
     test_batch_and_slide();

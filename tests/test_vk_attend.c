@@ -290,7 +290,7 @@ static void attend_exact(const attend_case *c, uint32_t run, uint32_t i, uint32_
         for (uint32_t d = 0; d < c->dv; d++) out[d] += w * (double)v[d];
     }
     for (uint32_t d = 0; d < c->dv; d++) out[d] /= sum;
-    *allowed = 100 * unit + 16 * unit * (off + fabs(top));
+    *allowed = 16 * unit + 4 * unit * (off + fabs(top));
     free(score);
 }
 

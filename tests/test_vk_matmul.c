@@ -1,5 +1,5 @@
-/* Multiplications for many columns on a Vulkan device: every path that the device has, every format, tile and epilogue, against sums in
- * double precision; with an argument "bench", their speed. */
+/* Multiplications for many columns on a Vulkan device: every path that the device has, every format, tile and epilogue,
+ * against sums in double precision; with an argument "bench", their speed. */
 #define NOVA_TEST_STAYS
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
@@ -85,7 +85,8 @@ static void take_sums(problem *p) {
             for (size_t c = 0; c < p->n_col; c++)
                 for (size_t r = 0; r < p->n_out; r++) {
                     double sum = p->m.bias[w].size ? (double)p->host_bias[w][r] : 0;
-                    for (size_t i = 0; i < p->n_in; i++) sum += (double)x[c * p->m.ld_x + i] * (double)p->r[w].floats[r * p->n_in + i];
+                    const float *column = x + c * p->m.ld_x, *row = p->r[w].floats + r * p->n_in;
+                    for (size_t i = 0; i < p->n_in; i++) sum += (double)column[i] * (double)row[i];
                     p->sums[q][w][c * p->n_out + r] = sum;
                 }
         }
@@ -111,7 +112,8 @@ static void problem_open(problem *p, vk_device *d, const shape *s) {
     for (int i = 0; i < (s->epilogue == EPILOGUE_GLU ? 2 : 1); i++) {
         p->r[i] = random_weight_open(s->type, s->n_in, s->n_out, s->size);
         MUST(vk_weight_load(d, &p->a, &p->r[i].w, &p->w[i], error));
-        p->w[i].largest = largest_of(&p->r[i], s->n_in * s->n_out);
+        CHECK(p->w[i].largest * 1.00001f >= largest_of(&p->r[i], s->n_in * s->n_out) / 2, "%s: %g is not the largest",
+              type_of(s->type)->name, (double)p->w[i].largest);
         p->m.w[i] = &p->w[i];
     }
     take_inputs(p, d, s);
@@ -164,8 +166,8 @@ static double expected(const problem *p, bool quantised, uint32_t c, uint32_t r)
     }
 }
 
-/* Mean square errors that a path may have, as a share of the result's. Paths over quantised activations are held against exact sums
- * over those. */
+/* Mean square errors that a path may have, as a share of the result's. Paths over quantised activations are held
+ * against exact sums over those. */
 static const double allowed[VK_PATH_COUNT] = {1e-11, 2e-6, 1e-11, 2e-6, 1e-11};
 static double       worst[VK_PATH_COUNT];
 
@@ -187,12 +189,14 @@ static void check_result(problem *p, vk_device *d, vk_path path, const char *wha
         }
     double share = all > 0 ? off / all : off;
     if (!(share <= worst[path])) worst[path] = share;
-    CHECK(share <= allowed[path], "%s, %s, %s %u x %u, %u columns, epilogue %d act %d bias %d: error %g", what, vk_path_name(path),
-          type_of(p->r[0].w.type)->name, p->n_in, p->n_out, p->n_col, (int)p->m.epilogue, (int)p->m.act, p->m.bias[0].size != 0, share);
+    CHECK(share <= allowed[path], "%s, %s, %s %u x %u, %u columns, epilogue %d act %d bias %d: error %g", what,
+          vk_path_name(path), type_of(p->r[0].w.type)->name, p->n_in, p->n_out, p->n_col, (int)p->m.epilogue,
+          (int)p->m.act, p->m.bias[0].size != 0, share);
     CHECK(pads == 0, "%s, %s: %u pads written", what, vk_path_name(path), pads);
-    CHECK(guarded_whole(d, &p->x) && guarded_whole(d, &p->y) && guarded_whole(d, &p->xq) &&
-          guarded_whole(d, &p->bias[0]) && guarded_whole(d, &p->bias[1]) && (!p->scratch.s.size || guarded_whole(d, &p->scratch)),
-          "%s, %s: a guard was written", what, vk_path_name(path));
+    bool whole = guarded_whole(d, &p->x) && guarded_whole(d, &p->y) && guarded_whole(d, &p->xq) &&
+                 guarded_whole(d, &p->bias[0]) && guarded_whole(d, &p->bias[1]);
+    if (p->scratch.s.size) whole = whole && guarded_whole(d, &p->scratch);
+    CHECK(whole, "%s, %s: a guard was written", what, vk_path_name(path));
     free(y);
 }
 
@@ -282,12 +286,13 @@ static void test_tiles(vk_device *d) {
             char    what[64];
             uint32_t subgroup = matrix_subgroup(d);
             if (matrix) {
-                t.rows = matrices[i][0], t.cols = matrices[i][1], t.each_rows = matrices[i][2], t.each_cols = matrices[i][3];
+                t.rows = matrices[i][0], t.each_rows = matrices[i][2];
+                t.cols = matrices[i][1], t.each_cols = matrices[i][3];
                 t.local = t.rows / t.each_rows * (t.cols / t.each_cols) * subgroup;
                 t.stage = 1 + test_below(2);
             } else {
-                t.local = subgroup * (1 + test_below(2)), t.each_rows = rows[i][0], t.cols = rows[i][1], t.each_cols = rows[i][2];
-                t.stage = rows[i][3];
+                t.local = subgroup * (1 + test_below(2)), t.stage = rows[i][3];
+                t.each_rows = rows[i][0], t.cols = rows[i][1], t.each_cols = rows[i][2];
                 t.rows  = t.local * t.each_rows * (s.epilogue == EPILOGUE_GLU ? 2 : 1);
             }
             snprintf(what, sizeof what, "tile %u x %u, stage %u", t.rows, t.cols, t.stage);
@@ -321,7 +326,6 @@ static void test_two_formats(vk_device *d) {
     random_weight_close(&p.r[1]);
     p.r[1] = random_weight_open(TYPE_Q6_K, s.n_in, s.n_out, 1);
     MUST(vk_weight_load(d, &p.a, &p.r[1].w, &p.w[1], error));
-    p.w[1].largest = largest_of(&p.r[1], s.n_in * s.n_out);
     for (int q = 0; q < 2; q++) free(p.sums[q][0]), free(p.sums[q][1]);
     take_sums(&p);
     for (int path = 0; path < VK_PATH_COUNT; path++) {
@@ -359,9 +363,9 @@ static void bench(vk_device *d, const shape *s, uint32_t repeats) {
             if (i == 0) first = cpu_took;
             else best = took < best ? took : best, least = cpu_took < least ? cpu_took : least;
         }
-        printf("%-5s %5u x %5u, %4u columns%s, %-10s %8.3f ms %8.2f GFLOP/s, %.2f a CPU second; compiled in %.2f s\n", type_of(s->type)->name,
-               s->n_in, s->n_out, s->n_col, s->epilogue == EPILOGUE_GLU ? " glu" : "", vk_path_name((vk_path)path), best * 1e3,
-               work / best, work / least, first);
+        printf("%-5s %5u x %5u, %4u columns%s, %-10s %8.3f ms %8.2f GFLOP/s, %.2f a CPU second; compiled in %.2f s\n",
+               type_of(s->type)->name, s->n_in, s->n_out, s->n_col, s->epilogue == EPILOGUE_GLU ? " glu" : "",
+               vk_path_name((vk_path)path), best * 1e3, work / best, work / least, first);
         vk_list_free(&list);
     }
     problem_close(&p);
@@ -369,10 +373,14 @@ static void bench(vk_device *d, const shape *s, uint32_t repeats) {
 
 static void bench_all(vk_device *d) {
     static const shape shapes[] = {
-        {TYPE_Q4_0, 576, 1536, 128, EPILOGUE_NONE, false, 1, 0}, {TYPE_Q4_0, 576, 1536, 128, EPILOGUE_GLU, false, 1, 0},
-        {TYPE_Q4_0, 1536, 576, 128, EPILOGUE_ADD, false, 1, 0},  {TYPE_Q4_0, 576, 192, 128, EPILOGUE_NONE, false, 1, 0},
-        {TYPE_Q8_0, 576, 1536, 128, EPILOGUE_NONE, false, 1, 0}, {TYPE_Q4_K, 768, 1536, 128, EPILOGUE_NONE, false, 1, 0},
-        {TYPE_Q6_K, 768, 1536, 128, EPILOGUE_NONE, false, 1, 0}, {TYPE_F16, 576, 1536, 128, EPILOGUE_NONE, false, 1, 0},
+        {TYPE_Q4_0, 576, 1536, 128, EPILOGUE_NONE, false, 1, 0},
+        {TYPE_Q4_0, 576, 1536, 128, EPILOGUE_GLU, false, 1, 0},
+        {TYPE_Q4_0, 1536, 576, 128, EPILOGUE_ADD, false, 1, 0},
+        {TYPE_Q4_0, 576, 192, 128, EPILOGUE_NONE, false, 1, 0},
+        {TYPE_Q8_0, 576, 1536, 128, EPILOGUE_NONE, false, 1, 0},
+        {TYPE_Q4_K, 768, 1536, 128, EPILOGUE_NONE, false, 1, 0},
+        {TYPE_Q6_K, 768, 1536, 128, EPILOGUE_NONE, false, 1, 0},
+        {TYPE_F16, 576, 1536, 128, EPILOGUE_NONE, false, 1, 0},
     };
     for (uint32_t i = 0; i < COUNT_OF(shapes); i++) bench(d, &shapes[i], 5);
 }
@@ -398,7 +406,8 @@ int main(int argc, char **argv) {
     test_two_formats(d);
     vk_device_close(d);
     test_parts(&h);
-    for (int path = 0; path < VK_PATH_COUNT; path++) printf("%s: error at most %.2g\n", vk_path_name((vk_path)path), worst[path]);
+    for (int path = 0; path < VK_PATH_COUNT; path++)
+        printf("%s: error at most %.2g\n", vk_path_name((vk_path)path), worst[path]);
     return test_end();
 }
 #endif

@@ -30417,7 +30417,7 @@ typedef struct vk_vector { const float *key; vk_slice at; } vk_vector;
 typedef struct vk_recorded {
     VkCommandBuffer  commands;
     VkDescriptorPool pool;
-    uint32_t         n_dispatch;
+    uint32_t         n_dispatch, n_barriers;
 } vk_recorded;
 
 typedef struct vk_machine {
@@ -30454,7 +30454,7 @@ typedef struct vk_machine {
     bool           (*cancelled)(void *user);
     void            *cancelled_user;
 
-    uint64_t         n_submits, n_dispatches, wait_ns;   /* since opening */
+    uint64_t         n_submits, n_dispatches, n_barriers, wait_ns, longest_ns;   /* since opening */
 } vk_machine;
 
 /* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers. */
@@ -30943,15 +30943,18 @@ static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
 
 /* ---- Submitting ---- */
 
-static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, nova_error *error) {
+static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, uint32_t n_barriers, nova_error *error) {
     vk_device *d = m->dev;
     VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
     VK_TRY(vk_submit(d, commands, m->fence), "giving work to the device");
     m->n_submits++;
     m->n_dispatches += n_dispatch;
+    m->n_barriers += n_barriers;
     uint64_t start = clock_ns();
     VK_TRY(d->api.WaitForFences(d->device, 1, &m->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
-    m->wait_ns += clock_ns() - start;
+    uint64_t waited = clock_ns() - start;
+    m->wait_ns += waited;
+    if (waited > m->longest_ns) m->longest_ns = waited;
     return NOVA_OK;
 }
 
@@ -30979,6 +30982,13 @@ static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuf
     return NOVA_OK;
 }
 
+/* One in front of every dispatch that asks for it but the first, and one behind the last. */
+static uint32_t count_barriers(const vk_dispatch *list, uint32_t n) {
+    uint32_t barriers = 1;
+    for (uint32_t i = 1; i < n; i++) barriers += list[i].barrier;
+    return barriers;
+}
+
 /* Runs a part of a list, recorded for this once. */
 static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_error *error) {
     VkDescriptorPool own  = VK_NULL_HANDLE;
@@ -30989,7 +30999,7 @@ static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_e
     VkResult    r      = result == NOVA_OK ? d->api.ResetCommandPool(d->device, m->once_pool, 0) : VK_SUCCESS;
     if (r != VK_SUCCESS) result = vk_fail(error, r, "a command pool");
     if (result == NOVA_OK) result = record(m, m->once, true, list, n, sets, error);
-    if (result == NOVA_OK) result = submit(m, m->once, n, error);
+    if (result == NOVA_OK) result = submit(m, m->once, n, count_barriers(list, n), error);
     if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
     mem_free(&m->h, sets, n * sizeof *sets);
     return result;
@@ -31100,7 +31110,7 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind,
     VkCommandBuffer commands = VK_NULL_HANDLE;
     if (result == NOVA_OK) result = take_commands(m, m->replay_pool, &commands, error);
     if (result == NOVA_OK) result = record(m, commands, false, l.at, l.n, sets, error);
-    if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n;
+    if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n, r->n_barriers = count_barriers(l.at, l.n);
     else if (r->pool) {
         m->dev->api.DestroyDescriptorPool(m->dev->device, r->pool, NULL);
         r->pool = VK_NULL_HANDLE;
@@ -31114,7 +31124,7 @@ static nova_result replay(vk_machine *m, uint32_t n_col, uint32_t k, nova_error 
     uint32_t     kind = has_head(m) ? choice_kind_for(m, k) : 0;
     vk_recorded *r    = &m->replayed[n_col - 1][kind];
     if (!r->commands) TRY(record_replayed(m, n_col, kind, error));
-    TRY(submit(m, r->commands, r->n_dispatch, error));
+    TRY(submit(m, r->commands, r->n_dispatch, r->n_barriers, error));
     m->choice_kind = kind;
     m->head_done  = has_head(m);
     m->head_first = 0;
@@ -31387,7 +31397,7 @@ static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *err
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
-    uint64_t    n_submits, n_dispatches, wait_ns, vram_bytes;
+    uint64_t    n_submits, n_dispatches, n_barriers, wait_ns, longest_ns, vram_bytes;
     const char *name;
     uint32_t    n_layers;              /* on GPUs, the output counting as one */
 } gpu_stats;
@@ -31689,7 +31699,9 @@ static void gpu_get_stats(const gpu_group *g, gpu_stats *out) {
         if (!out->name) out->name = g->devices[k]->caps.name;
         out->n_submits += g->machines[k]->n_submits;
         out->n_dispatches += g->machines[k]->n_dispatches;
+        out->n_barriers += g->machines[k]->n_barriers;
         out->wait_ns += g->machines[k]->wait_ns;
+        if (g->machines[k]->longest_ns > out->longest_ns) out->longest_ns = g->machines[k]->longest_ns;
         out->vram_bytes += g->devices[k]->taken;
     }
 }
@@ -32474,7 +32486,9 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->gpu_layers    = gpus.n_layers;
     info->n_submits     = gpus.n_submits;
     info->n_dispatches  = gpus.n_dispatches;
+    info->n_barriers    = gpus.n_barriers;
     info->gpu_wait_ns   = gpus.wait_ns;
+    info->gpu_longest_ns = gpus.longest_ns;
     info->n_ops         = engine->prog.n_ops;
 }
 

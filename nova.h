@@ -309,7 +309,8 @@ typedef struct nova_engine_info {
     const char *device;           /* "cpu", or the GPU's name */
     uint32_t    n_ops;            /* operations a token */
     uint32_t    n_layers, gpu_layers;   /* of the model and on GPUs, the output counting as one */
-    uint64_t    n_submits, n_dispatches, gpu_wait_ns;   /* since opening: work given to GPUs, and the time that was waited for it */
+    uint64_t    n_submits, n_dispatches, n_barriers;   /* since opening: work given to GPUs */
+    uint64_t    gpu_wait_ns, gpu_longest_ns;           /* the time that was waited for it; the longest of one submit */
 } nova_engine_info;
 
 NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *info);

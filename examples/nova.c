@@ -1302,7 +1302,8 @@ typedef struct bench {
     job     *j;
     int32_t *prompt;          /* n_prompt random ids, one at least */
     double  *pp_tps, *tg_tps, *first_ms, *host_us;   /* n_runs each */
-    double   submits, dispatches;   /* a token */
+    double   submits, dispatches, barriers;   /* a token */
+    double   longest_ms;                      /* of a submit */
     uint32_t step, n_steps, run;
 } bench;
 
@@ -1359,6 +1360,8 @@ static bool bench_generate(bench *b, uint32_t n, double *ms) {
     nova_engine_get_info(j->engine, &after);
     b->submits    = (double)(after.n_submits - before.n_submits) / n;
     b->dispatches = (double)(after.n_dispatches - before.n_dispatches) / n;
+    b->barriers   = (double)(after.n_barriers - before.n_barriers) / n;
+    b->longest_ms = (double)after.gpu_longest_ns * 1e-6;
     if (after.n_submits > before.n_submits)   /* what is no waiting for a GPU is the host's */
         b->host_us[b->run] = (*ms * 1e3 - (double)(after.gpu_wait_ns - before.gpu_wait_ns) * 1e-3) / n;
     return true;
@@ -1407,6 +1410,8 @@ static void bench_json(bench *b) {
     json_int(o, "peak_rss_bytes", peak_rss_bytes());
     json_real(o, "submits_per_token", b->submits);
     json_real(o, "dispatches_per_token", b->dispatches);
+    json_real(o, "barriers_per_token", b->barriers);
+    json_real(o, "longest_submit_ms", b->longest_ms);
     json_real(o, "host_us_per_token", median(b->host_us, n));
     json_engine(o, &j->engine_info);
     json_int(o, "n_prompt", j->o.n_prompt);
@@ -1443,6 +1448,9 @@ static void bench_people(bench *b) {
     if (j->o.n_gen) bench_row(j, "generation", j->o.n_gen, b->tg_tps);
     info_line(j, "first token", "%.1f ms behind the prompt's start; choosing a token takes %.0f us",
               median(b->first_ms, j->o.n_runs), median(b->host_us, j->o.n_runs));
+    if (b->submits > 0)
+        info_line(j, "gpu", "%u of %u layers; a token: %.2f submits, %.0f dispatches, %.0f barriers; the longest submit took %.1f ms",
+                  e->gpu_layers, e->n_layers, b->submits, b->dispatches, b->barriers, b->longest_ms);
     info_line(j, "load", "%.1f ms", j->load_ms);
     info_line(j, "memory", "cache %s, scratch %s, peak %s", bytes_text(e->cache_bytes, cache, sizeof cache),
               bytes_text(e->scratch_bytes, scratch, sizeof scratch), bytes_text(peak_rss_bytes(), peak, sizeof peak));

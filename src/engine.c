@@ -260,7 +260,9 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     info->gpu_layers    = gpus.n_layers;
     info->n_submits     = gpus.n_submits;
     info->n_dispatches  = gpus.n_dispatches;
+    info->n_barriers    = gpus.n_barriers;
     info->gpu_wait_ns   = gpus.wait_ns;
+    info->gpu_longest_ns = gpus.longest_ns;
     info->n_ops         = engine->prog.n_ops;
 }
 

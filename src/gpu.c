@@ -292,7 +292,9 @@ static void gpu_get_stats(const gpu_group *g, gpu_stats *out) {
         if (!out->name) out->name = g->devices[k]->caps.name;
         out->n_submits += g->machines[k]->n_submits;
         out->n_dispatches += g->machines[k]->n_dispatches;
+        out->n_barriers += g->machines[k]->n_barriers;
         out->wait_ns += g->machines[k]->wait_ns;
+        if (g->machines[k]->longest_ns > out->longest_ns) out->longest_ns = g->machines[k]->longest_ns;
         out->vram_bytes += g->devices[k]->taken;
     }
 }

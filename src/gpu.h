@@ -56,7 +56,7 @@ static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *err
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
-    uint64_t    n_submits, n_dispatches, wait_ns, vram_bytes;
+    uint64_t    n_submits, n_dispatches, n_barriers, wait_ns, longest_ns, vram_bytes;
     const char *name;
     uint32_t    n_layers;              /* on GPUs, the output counting as one */
 } gpu_stats;

@@ -456,15 +456,18 @@ static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
 
 /* ---- Submitting ---- */
 
-static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, nova_error *error) {
+static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, uint32_t n_barriers, nova_error *error) {
     vk_device *d = m->dev;
     VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
     VK_TRY(vk_submit(d, commands, m->fence), "giving work to the device");
     m->n_submits++;
     m->n_dispatches += n_dispatch;
+    m->n_barriers += n_barriers;
     uint64_t start = clock_ns();
     VK_TRY(d->api.WaitForFences(d->device, 1, &m->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
-    m->wait_ns += clock_ns() - start;
+    uint64_t waited = clock_ns() - start;
+    m->wait_ns += waited;
+    if (waited > m->longest_ns) m->longest_ns = waited;
     return NOVA_OK;
 }
 
@@ -492,6 +495,13 @@ static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuf
     return NOVA_OK;
 }
 
+/* One in front of every dispatch that asks for it but the first, and one behind the last. */
+static uint32_t count_barriers(const vk_dispatch *list, uint32_t n) {
+    uint32_t barriers = 1;
+    for (uint32_t i = 1; i < n; i++) barriers += list[i].barrier;
+    return barriers;
+}
+
 /* Runs a part of a list, recorded for this once. */
 static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_error *error) {
     VkDescriptorPool own  = VK_NULL_HANDLE;
@@ -502,7 +512,7 @@ static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_e
     VkResult    r      = result == NOVA_OK ? d->api.ResetCommandPool(d->device, m->once_pool, 0) : VK_SUCCESS;
     if (r != VK_SUCCESS) result = vk_fail(error, r, "a command pool");
     if (result == NOVA_OK) result = record(m, m->once, true, list, n, sets, error);
-    if (result == NOVA_OK) result = submit(m, m->once, n, error);
+    if (result == NOVA_OK) result = submit(m, m->once, n, count_barriers(list, n), error);
     if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
     mem_free(&m->h, sets, n * sizeof *sets);
     return result;
@@ -613,7 +623,7 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind,
     VkCommandBuffer commands = VK_NULL_HANDLE;
     if (result == NOVA_OK) result = take_commands(m, m->replay_pool, &commands, error);
     if (result == NOVA_OK) result = record(m, commands, false, l.at, l.n, sets, error);
-    if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n;
+    if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n, r->n_barriers = count_barriers(l.at, l.n);
     else if (r->pool) {
         m->dev->api.DestroyDescriptorPool(m->dev->device, r->pool, NULL);
         r->pool = VK_NULL_HANDLE;
@@ -627,7 +637,7 @@ static nova_result replay(vk_machine *m, uint32_t n_col, uint32_t k, nova_error 
     uint32_t     kind = has_head(m) ? choice_kind_for(m, k) : 0;
     vk_recorded *r    = &m->replayed[n_col - 1][kind];
     if (!r->commands) TRY(record_replayed(m, n_col, kind, error));
-    TRY(submit(m, r->commands, r->n_dispatch, error));
+    TRY(submit(m, r->commands, r->n_dispatch, r->n_barriers, error));
     m->choice_kind = kind;
     m->head_done  = has_head(m);
     m->head_first = 0;

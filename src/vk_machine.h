@@ -34,7 +34,7 @@ typedef struct vk_vector { const float *key; vk_slice at; } vk_vector;
 typedef struct vk_recorded {
     VkCommandBuffer  commands;
     VkDescriptorPool pool;
-    uint32_t         n_dispatch;
+    uint32_t         n_dispatch, n_barriers;
 } vk_recorded;
 
 typedef struct vk_machine {
@@ -71,7 +71,7 @@ typedef struct vk_machine {
     bool           (*cancelled)(void *user);
     void            *cancelled_user;
 
-    uint64_t         n_submits, n_dispatches, wait_ns;   /* since opening */
+    uint64_t         n_submits, n_dispatches, n_barriers, wait_ns, longest_ns;   /* since opening */
 } vk_machine;
 
 /* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers. */

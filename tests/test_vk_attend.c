@@ -481,8 +481,8 @@ static void check_store(attend_case *c) {
     free(expect);
 }
 
-static void test_store(void) {
-    for (int round = 0; round < 60; round++) {
+static void test_store(int rounds) {
+    for (int round = 0; round < rounds; round++) {
         attend_case c;
         random_case(&c, &forms[round % (int)COUNT_OF(forms)]);
         c.n_run = 1 + test_below(MOST_RUNS);
@@ -546,16 +546,33 @@ static void bench(void) {
     }
 }
 
-static void test_matrix(void) {
+static void test_matrix(bool plain) {
     vk_matrix m;
     if (!attend_matrix(device, &m)) {
         SKIP("no cooperative matrix of halves");
         return;
     }
-    bool   cpu = device->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU;
-    size_t n   = cpu ? COUNT_OF(matrix_forms) : COUNT_OF(forms);
-    for (size_t i = 0; i < n; i++) test_form(ATTEND_MANY_MATRIX, cpu ? &matrix_forms[i] : &forms[i], 3, 40, 600);
-    test_large(ATTEND_MANY_MATRIX);
+    size_t n = plain ? COUNT_OF(matrix_forms) : COUNT_OF(forms);
+    for (size_t i = 0; i < n; i++) test_form(ATTEND_MANY_MATRIX, plain ? &matrix_forms[i] : &forms[i], 3, 40, 600);
+    if (!plain) test_large(ATTEND_MANY_MATRIX);
+}
+
+/* The shapes of workgroups differ between GPUs and CPUs: each device runs both. */
+static void run_all(void) {
+    VkPhysicalDeviceType own = device->caps.type;
+    bool                 slow = own == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    for (int as_cpu = 0; as_cpu < 2; as_cpu++) {
+        device->caps.type = as_cpu ? VK_PHYSICAL_DEVICE_TYPE_CPU : VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+        test_store(as_cpu ? 20 : 40);
+        for (int path = ATTEND_FEW; path <= ATTEND_MANY_F32; path++) {
+            for (size_t i = 0; i < COUNT_OF(forms); i++) test_form((attend_path)path, &forms[i], 3, path == ATTEND_FEW ? 3 : 40, 3000);
+            test_large((attend_path)path);
+        }
+        double t = (double)clock_ns();
+        test_matrix(slow);
+        printf("matrix %.1f\n", ((double)clock_ns() - t) * 1e-9);
+    }
+    device->caps.type = own;
 }
 
 int main(int argc, char **argv) {
@@ -571,14 +588,7 @@ int main(int argc, char **argv) {
     printf("%s\n", device->caps.name);
     OK(vk_take(device, VK_USE_DEVICE, 64u << 20, &all, &problem));
     if (argc > 1 && !strcmp(argv[1], "bench")) bench();
-    else {
-        test_store();
-        for (int path = ATTEND_FEW; path <= ATTEND_MANY_F32; path++) {
-            for (size_t i = 0; i < COUNT_OF(forms); i++) test_form((attend_path)path, &forms[i], 4, path == ATTEND_FEW ? 3 : 40, 4000);
-            test_large((attend_path)path);
-        }
-        test_matrix();
-    }
+    else run_all();
     vk_device_close(device);
     return test_end();
 }

@@ -3,8 +3,8 @@
  *     bench_gpu device [DEVICE]            driver, abilities, limits; measured: copy bandwidth, multiplications at size
  *     bench_gpu model DEVICE FILE [BATCH]  every kernel's time for a token and for a full batch of a prompt
  *
- * Times are the device's timestamps; where it has none, the host's clock around a submit, and then no kernel has a time of its
- * own. Works on a device that runs nothing too (a stand-in of the lab), and says that it does not. */
+ * Times are the device's timestamps; where it has none, the host's clock around a submit, and then no kernel has a time
+ * of its own. Works on a device that runs nothing too (a stand-in of the lab), and says that it does not. */
 #ifndef NOVA_C
 #define NOVA_C "../nova.c"
 #endif
@@ -118,26 +118,27 @@ static void stamp(bench *b, VkCommandBuffer commands, uint32_t index) {
 /* Differences of n + 1 stamps, in nanoseconds; false where they did not come. */
 static bool stamps_read(bench *b, uint32_t n, double *ns) {
     static uint64_t ticks[MOST_STAMPS + 1];
-    VkResult        r = b->d->api.GetQueryPoolResults(b->d->device, b->stamps, 0, n + 1, (n + 1) * sizeof *ticks, ticks, sizeof *ticks,
-                                                      VK_QUERY_RESULT_64_BIT);
+    double          tick = (double)b->d->caps.timestamp_ns;
+    VkResult        r    = b->d->api.GetQueryPoolResults(b->d->device, b->stamps, 0, n + 1, (n + 1) * sizeof *ticks, ticks,
+                                                         sizeof *ticks, VK_QUERY_RESULT_64_BIT);
     if (r != VK_SUCCESS || ticks[0] == ticks[n]) return false;
-    for (uint32_t i = 0; i < n; i++) ns[i] = (double)((ticks[i + 1] - ticks[i]) & b->mask) * (double)b->d->caps.timestamp_ns;
+    for (uint32_t i = 0; i < n; i++) ns[i] = (double)((ticks[i + 1] - ticks[i]) & b->mask) * tick;
     return true;
 }
 
 /* Records into commands between the stamps. */
 typedef void (*record_fn)(bench *b, VkCommandBuffer commands, void *user);
 
-/* Runs what `record` records, which writes stamps 1..n itself. Nanoseconds from stamp to stamp into ns, where there are any; the
- * whole, by stamps or else by the host's clock, into *total. */
-static nova_result run_timed(bench *b, record_fn record, void *user, uint32_t n, double *ns, double *total) {
+/* Runs what `fn` records, which writes stamps 1..n itself. Nanoseconds from stamp to stamp into ns, where there are any;
+ * the whole, by stamps or else by the host's clock, into *total. */
+static nova_result run_timed(bench *b, record_fn fn, void *user, uint32_t n, double *ns, double *total) {
     nova_error     *error = &b->error;
     vk_device      *d     = b->d;
     VkCommandBuffer commands;
     TRY(commands_begin(d, &commands, error));
     if (b->stamps) d->api.CmdResetQueryPool(commands, b->stamps, 0, n + 1);
     stamp(b, commands, 0);
-    record(b, commands, user);
+    fn(b, commands, user);
     uint64_t start = clock_ns();
     TRY(commands_run(d, commands, error));
     *total = (double)(clock_ns() - start);
@@ -174,16 +175,16 @@ static void record_list(bench *b, VkCommandBuffer commands, void *user) {
 /* A list once; ns (NULL: not wanted) of every dispatch. */
 static nova_result run_list_timed(bench *b, vk_dispatch *list, uint32_t n, double *ns, double *total) {
     nova_error      *error = &b->error;
-    VkDescriptorPool pool  = VK_NULL_HANDLE;
+    VkDescriptorPool own   = VK_NULL_HANDLE;
     double           one;
     list_run         r;
     TRY(vk_compile(b->d, list, n, error));
     r.list = list, r.n = n, r.each = ns && b->stamps && n <= MOST_STAMPS;
     r.sets = (VkDescriptorSet *)calloc(n ? n : 1, sizeof *r.sets);
     if (!r.sets) return fail_memory(error, n * sizeof *r.sets, "descriptors");
-    nova_result result = vk_sets_open(b->d, n, &pool, r.sets, error);
+    nova_result result = vk_sets_open(b->d, n, &own, r.sets, error);
     if (result == NOVA_OK) result = run_timed(b, record_list, &r, r.each ? n : 1, r.each ? ns : &one, total);
-    if (pool) b->d->api.DestroyDescriptorPool(b->d->device, pool, NULL);
+    if (own) b->d->api.DestroyDescriptorPool(b->d->device, own, NULL);
     free(r.sets);
     return result;
 }
@@ -191,13 +192,13 @@ static nova_result run_list_timed(bench *b, vk_dispatch *list, uint32_t n, doubl
 #define SLOW_NS 500000000u
 
 /* The least of some runs, after one that warms up; a third of a second altogether. What is slow runs once. */
-static nova_result best_of(bench *b, record_fn record, void *user, double *best) {
+static nova_result best_of(bench *b, record_fn fn, void *user, double *best) {
     double   ns, total;
     uint64_t start = clock_ns();
-    TRY(run_timed(b, record, user, 1, &ns, best));
+    TRY(run_timed(b, fn, user, 1, &ns, best));
     if (clock_ns() - start > SLOW_NS) return NOVA_OK;
     for (uint32_t i = 0; i < 2 || (i < 50 && clock_ns() - start < 300000000u); i++) {
-        TRY(run_timed(b, record, user, 1, &ns, &total));
+        TRY(run_timed(b, fn, user, 1, &ns, &total));
         if (i == 0 || total < *best) *best = total;
     }
     return NOVA_OK;
@@ -205,16 +206,16 @@ static nova_result best_of(bench *b, record_fn record, void *user, double *best)
 
 static nova_result best_of_list(bench *b, vk_list *l, double *best) {
     nova_error      *error = &b->error;
-    VkDescriptorPool pool  = VK_NULL_HANDLE;
+    VkDescriptorPool own   = VK_NULL_HANDLE;
     list_run         r;
     if (l->failed) return fail_memory(error, 0, "a list");
     TRY(vk_compile(b->d, l->at, l->n, error));
     r.list = l->at, r.n = l->n, r.each = false;
     r.sets = (VkDescriptorSet *)calloc(l->n, sizeof *r.sets);
     if (!r.sets) return fail_memory(error, l->n * sizeof *r.sets, "descriptors");
-    nova_result result = vk_sets_open(b->d, l->n, &pool, r.sets, error);
+    nova_result result = vk_sets_open(b->d, l->n, &own, r.sets, error);
     if (result == NOVA_OK) result = best_of(b, record_list, &r, best);
-    if (pool) b->d->api.DestroyDescriptorPool(b->d->device, pool, NULL);
+    if (own) b->d->api.DestroyDescriptorPool(b->d->device, own, NULL);
     free(r.sets);
     return result;
 }
@@ -226,6 +227,7 @@ static void put_driver(const vk_device *d) {
     VkPhysicalDeviceDriverProperties     driver;
     extension_list                       l;
     nova_error                           error;
+    uint32_t                             v = d->caps.api;
     char                                 version[32];
     memset(&all, 0, sizeof all);
     memset(&driver, 0, sizeof driver);
@@ -239,7 +241,7 @@ static void put_driver(const vk_device *d) {
     put_string("driver", driver.driverName);
     put_string("driver_info", driver.driverInfo);
     put_number("driver_version", d->caps.driver_version);
-    snprintf(version, sizeof version, "%u.%u.%u", VK_VERSION_MAJOR(d->caps.api), VK_VERSION_MINOR(d->caps.api), VK_VERSION_PATCH(d->caps.api));
+    snprintf(version, sizeof version, "%u.%u.%u", VK_VERSION_MAJOR(v), VK_VERSION_MINOR(v), VK_VERSION_PATCH(v));
     put_string("vulkan", version);
 }
 
@@ -253,22 +255,26 @@ static int index_of(const vk_device *d) {
     return -1;
 }
 
+typedef struct bit_name { uint32_t bit; const char *name; } bit_name;
+
+static void put_bits(const char *key, uint32_t bits, const bit_name *names, size_t n) {
+    put_open(key, '[');
+    for (size_t i = 0; i < n; i++)
+        if (bits & names[i].bit) put_string(NULL, names[i].name);
+    put_close(']');
+}
+
 static void put_abilities(const vk_caps *c) {
-    static const struct { uint32_t bit; const char *name; } names[] = {
-        {VK_CAN_SUBGROUP, "subgroup"}, {VK_CAN_F16, "f16"}, {VK_CAN_INT8, "int8"}, {VK_CAN_DOT, "dot"}, {VK_CAN_MATRIX, "matrix"},
-        {VK_CAN_SIZED, "subgroup size"}, {VK_CAN_STORAGE16, "16-bit storage"}, {VK_CAN_STORAGE8, "8-bit storage"},
-        {VK_CAN_EXECUTABLE, "pipeline statistics"}, {VK_CAN_BUDGET, "memory budget"}, {VK_CAN_IMPORT, "host memory import"}};
-    static const struct { uint32_t bit; const char *name; } public_names[] = {
-        {NOVA_GPU_MATRIX_F16, "matrix-f16"}, {NOVA_GPU_MATRIX_S8, "matrix-s8"}, {NOVA_GPU_DOT, "dot"}, {NOVA_GPU_F16, "f16"},
-        {NOVA_GPU_SUBGROUP, "subgroup"}, {NOVA_GPU_MAPPED, "mapped"}};
-    put_open("can", '[');
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (c->can & names[i].bit) put_string(NULL, names[i].name);
-    put_close(']');
-    put_open("abilities", '[');   /* by the command line's names */
-    for (size_t i = 0; i < COUNT_OF(public_names); i++)
-        if (public_abilities(c) & public_names[i].bit) put_string(NULL, public_names[i].name);
-    put_close(']');
+    static const bit_name inner[] = {
+        {VK_CAN_SUBGROUP, "subgroup"}, {VK_CAN_F16, "f16"}, {VK_CAN_INT8, "int8"}, {VK_CAN_DOT, "dot"},
+        {VK_CAN_MATRIX, "matrix"}, {VK_CAN_SIZED, "subgroup size"}, {VK_CAN_STORAGE16, "16-bit storage"},
+        {VK_CAN_STORAGE8, "8-bit storage"}, {VK_CAN_EXECUTABLE, "pipeline statistics"},
+        {VK_CAN_BUDGET, "memory budget"}, {VK_CAN_IMPORT, "host memory import"}};
+    static const bit_name outer[] = {   /* by the command line's names */
+        {NOVA_GPU_MATRIX_F16, "matrix-f16"}, {NOVA_GPU_MATRIX_S8, "matrix-s8"}, {NOVA_GPU_DOT, "dot"},
+        {NOVA_GPU_F16, "f16"}, {NOVA_GPU_SUBGROUP, "subgroup"}, {NOVA_GPU_MAPPED, "mapped"}};
+    put_bits("can", c->can, inner, COUNT_OF(inner));
+    put_bits("abilities", public_abilities(c), outer, COUNT_OF(outer));
 }
 
 static const char *component_name(VkComponentTypeKHR t) {
@@ -339,7 +345,8 @@ static bool copy_arrives(bench *b, copy_run *r) {
     uint32_t word = 0;
     double   ns;
     r->n = 1;
-    if (vk_fill(b->d, &r->from, 0x600df00du, &b->error) != NOVA_OK || best_of(b, record_copies, r, &ns) != NOVA_OK) return false;
+    if (vk_fill(b->d, &r->from, 0x600df00du, &b->error) != NOVA_OK) return false;
+    if (best_of(b, record_copies, r, &ns) != NOVA_OK) return false;
     return vk_read(b->d, &r->to, r->to.size - 4, &word, 4, &b->error) == NOVA_OK && word == 0x600df00du;
 }
 
@@ -455,23 +462,25 @@ static void put_rate(const char *path, const char *format, uint32_t n, double ns
     put_close('}');
 }
 
+static nova_result square_and_weight(bench *b, square *s, vk_weight *w, uint32_t n) {
+    TRY(square_open(b, s, n));
+    return big_weight(b, &s->a, TYPE_Q8_0, n, n, w);
+}
+
 /* Largest size that memory holds and that lasts no longer than it must to be measured. */
 static nova_result choose_square(bench *b, square *s, vk_weight *w) {
     uint32_t most = b->is_cpu ? 1024 : 4096;
-    TRY(square_open(b, s, b->is_cpu ? 256 : 512));
-    TRY(big_weight(b, &s->a, TYPE_Q8_0, s->n, s->n, w));
+    TRY(square_and_weight(b, s, w, b->is_cpu ? 256 : 512));
     for (;;) {
         vk_matmul m = square_matmul(s, w, 0);
+        square    next;
+        vk_weight next_w;
         double    ns;
         TRY(time_matmul(b, &m, &ns));
         if (s->n >= most || ns > 2e7) return NOVA_OK;
-        square    next;
-        vk_weight next_w;
-        if (square_open(b, &next, 2 * s->n) != NOVA_OK || big_weight(b, &next.a, TYPE_Q8_0, next.n, next.n, &next_w) != NOVA_OK) {
-            arena_free(&next.a);
-            return NOVA_OK;   /* no memory for more: this size is it */
-        }
-        arena_free(&s->a);
+        bool fits = square_and_weight(b, &next, &next_w, 2 * s->n) == NOVA_OK;
+        arena_free(fits ? &s->a : &next.a);
+        if (!fits) return NOVA_OK;
         *s = next, *w = next_w;
     }
 }
@@ -499,50 +508,59 @@ static nova_result put_rates(bench *b, square *s, const vk_weight *q8) {
     return NOVA_OK;
 }
 
-/* Weights for one column, larger than caches. */
+/* One column by a weight of this type, about `bytes` large. Quantised activations are at hand, as behind a norm. */
+static nova_result put_matvec(bench *b, arena *a, uint32_t type, uint64_t bytes, vk_matmul *m) {
+    uint32_t  n_out = (uint32_t)(bytes / type_row_bytes(type, m->ld_x) / 32 * 32);
+    double    ns, sum = 0;
+    vk_weight w;
+    vk_list   l;
+    TRY(big_weight(b, a, type, m->ld_x, n_out, &w));
+    m->w[0] = &w;
+    m->ld_y = n_out;
+    vk_list_init(&l, &b->h);
+    vk_matvec_add(b->d, &l, m);
+    const char *kernel = l.n ? vk_kernels[l.at[0].kernel].name : "";
+    nova_result result = best_of_list(b, &l, &ns);
+    vk_list_free(&l);
+    if (result != NOVA_OK) return result;
+    for (uint32_t p = 0; p < w.n_parts; p++) sum += (double)w.parts[p].bytes.size;
+    put_open(NULL, '{');
+    put_string("kernel", kernel);
+    put_string("weights", type_of(type)->name);
+    put_number("bytes", sum);
+    put_number("bytes_per_s", ns > 0 ? sum / ns * 1e9 : 0);
+    put_close('}');
+    return NOVA_OK;
+}
+
+/* Weights for one column, larger than a GPU's caches. */
 static nova_result put_matvecs(bench *b) {
     static const uint32_t types[] = {TYPE_F16, TYPE_Q8_0, TYPE_Q4_0, TYPE_Q4_K, TYPE_Q6_K};
-    const uint32_t        n_in = 4096;
-    uint64_t              most = (uint64_t)(b->is_cpu ? 8 : 256) << 20;
-    vk_slice              x, y, xq;
+    const uint32_t        n_in  = 4096;
+    uint64_t              most  = (uint64_t)(b->is_cpu ? 8 : 256) << 20;
     nova_error           *error = &b->error;
+    vk_matmul             m;
+    vk_list               l;
     while (most > 1u << 20 && most > b->d->caps.heap_free / 16) most /= 2;
-    TRY(take_random(b, n_in, &x));
-    TRY(vk_take(b->d, VK_USE_DEVICE, vk_quantised_bytes(n_in, 1), &xq, error));
-    TRY(vk_take(b->d, VK_USE_DEVICE, most / n_in * 2 * sizeof(float), &y, error));
+    memset(&m, 0, sizeof m);
+    m.ld_x = n_in, m.n_col = 1, m.barrier = true;
+    m.xq_scales = vk_quantised_scales(n_in, 1);
+    TRY(take_random(b, n_in, &m.x));
+    TRY(vk_take(b->d, VK_USE_DEVICE, vk_quantised_bytes(n_in, 1), &m.xq, error));
+    TRY(vk_take(b->d, VK_USE_DEVICE, most / n_in * 2 * sizeof(float), &m.y, error));
+    vk_list_init(&l, &b->h);
+    vk_quantise_add(b->d, &l, m.x, m.xq, m.xq_scales, n_in, n_in, 1, true);
+    nova_result result = vk_run_list(b->d, l.at, l.n, error);
+    vk_list_free(&l);
     put_open("matvec", '[');
-    for (size_t i = 0; i < COUNT_OF(types); i++) {
-        arena     a;
-        vk_weight w;
-        vk_matmul m;
-        vk_list   l;
-        double    ns;
-        uint32_t  n_out = (uint32_t)(most / type_row_bytes(types[i], n_in) / 32 * 32);
+    for (size_t i = 0; result == NOVA_OK && i < COUNT_OF(types); i++) {
+        arena a;
         arena_init(&a, &b->h);
-        if (big_weight(b, &a, types[i], n_in, n_out, &w) != NOVA_OK) break;   /* memory is full */
-        memset(&m, 0, sizeof m);
-        m.w[0] = &w, m.x = x, m.y = y, m.xq = xq, m.ld_x = n_in, m.ld_y = (n_out + 31) / 32 * 32, m.n_col = 1, m.barrier = true;
-        m.xq_scales = vk_quantised_scales(n_in, 1);
-        vk_list_init(&l, &b->h);
-        vk_quantise_add(b->d, &l, x, xq, m.xq_scales, n_in, n_in, 1, true);
-        TRY(vk_run_list(b->d, l.at, l.n, error));
-        l.n = 0;
-        vk_matvec_add(b->d, &l, &m);
-        const char *kernel = vk_kernels[l.at[0].kernel].name;
-        TRY(best_of_list(b, &l, &ns));
-        uint64_t bytes = 0;
-        for (uint32_t p = 0; p < w.n_parts; p++) bytes += w.parts[p].bytes.size;
-        put_open(NULL, '{');
-        put_string("kernel", kernel);
-        put_string("weights", type_of(types[i])->name);
-        put_number("bytes", (double)bytes);
-        put_number("bytes_per_s", ns > 0 ? (double)bytes / ns * 1e9 : 0);
-        put_close('}');
-        vk_list_free(&l);
+        result = put_matvec(b, &a, types[i], most, &m);
         arena_free(&a);
     }
     put_close(']');
-    return NOVA_OK;
+    return result == NOVA_ERROR_MEMORY ? NOVA_OK : result;   /* as many as fit */
 }
 
 static int bench_device(bench *b, const char *name) {
@@ -572,8 +590,6 @@ static int bench_device(bench *b, const char *name) {
 }
 
 /* ---- A model ---- */
-
-#define MOST_ROLES 12
 
 /* What an operation is for. */
 static const char *role_of(const op *o) {
@@ -622,25 +638,25 @@ static const vk_part *part_at(const vk_machine *m, const vk_slice *s, const vk_w
     return NULL;
 }
 
-static note note_of(const vk_machine *m, const vk_dispatch *x, const char *role, uint32_t n_col) {
+static note note_of(const vk_machine *m, const vk_dispatch *x, const char *what, uint32_t n_col) {
     note             n;
     const vk_weight *w = NULL;
     memset(&n, 0, sizeof n);
-    n.role = role;
+    n.role = what;
     n.format = "";
     if (x->kernel == KERNEL_COUNT) return n;
     for (uint32_t i = 0; i < x->n_bind && i < 2; i++) {
         const vk_part *p = part_at(m, &x->bind[i], &w);
         if (!p || (i && x->bind[1].buffer == x->bind[0].buffer && x->bind[1].offset == x->bind[0].offset)) continue;
         n.format = type_of(planar_layouts[w->format].type)->name;
-        if (!strcmp(role, "embedding")) continue;   /* reads some rows alone */
+        if (!strcmp(what, "embedding")) continue;   /* reads some rows alone */
         n.bytes += (double)p->bytes.size;
         n.multiply_adds += (double)w->n_in * p->n_rows * n_col;
     }
     return n;
 }
 
-static bool note_new(pass_list *p, const vk_machine *m, uint32_t from, const char *role, uint32_t n_col) {
+static bool note_new(pass_list *p, const vk_machine *m, uint32_t from, const char *what, uint32_t n_col) {
     if (p->l.failed) return false;
     if (p->l.n > p->capacity) {
         uint32_t cap  = 2 * p->l.n;
@@ -648,7 +664,7 @@ static bool note_new(pass_list *p, const vk_machine *m, uint32_t from, const cha
         if (!more) return false;
         p->notes = more, p->capacity = cap;
     }
-    for (uint32_t i = from; i < p->l.n; i++) p->notes[i] = note_of(m, &p->l.at[i], role, n_col);
+    for (uint32_t i = from; i < p->l.n; i++) p->notes[i] = note_of(m, &p->l.at[i], what, n_col);
     return true;
 }
 
@@ -673,8 +689,10 @@ static void pass_list_free(pass_list *p) {
     free(p->notes);
 }
 
-/* As the machine does it: a token at once, a prompt in submits of some milliseconds. ns of each dispatch, NULL: not wanted. */
-static nova_result run_pieces(bench *b, vk_machine *m, pass_list *p, bool at_once, double *ns, double *total, uint32_t *submits) {
+/* As the machine does it: a token at once, a prompt in submits of some milliseconds. ns of each dispatch, NULL: not
+ * wanted. */
+static nova_result run_pieces(bench *b, vk_machine *m, pass_list *p, bool at_once, double *ns, double *total,
+                              uint32_t *submits) {
     *total = 0, *submits = 0;
     for (uint32_t first = 0; first < p->l.n;) {
         double   cost, whole;
@@ -694,16 +712,18 @@ static int by_time(const void *a, const void *b) {
 }
 
 static void put_group(const vk_device *d, const group *g, bool timed) {
-    const vk_pipeline *p = &d->pipelines[g->pipeline];
+    const vk_pipeline *p = g->pipeline == UINT32_MAX ? NULL : &d->pipelines[g->pipeline];
     char               constants[VK_SPECS * 12] = "";
     size_t             at = 0;
-    for (uint32_t i = 0; i < p->n_spec; i++) at += (size_t)snprintf(constants + at, sizeof constants - at, "%s%u", i ? "," : "", p->spec[i]);
+    bool               copies = g->pipeline == UINT32_MAX;
+    for (uint32_t i = 0; !copies && i < p->n_spec; i++)
+        at += (size_t)snprintf(constants + at, sizeof constants - at, "%s%u", i ? "," : "", p->spec[i]);
     put_open(NULL, '{');
-    put_string("kernel", g->pipeline == UINT32_MAX ? "copy" : vk_kernels[p->kernel].name);
+    put_string("kernel", copies ? "copy" : vk_kernels[p->kernel].name);
     put_string("role", g->role);
     put_string("weights", g->format);
     put_string("specialisation", constants);
-    put_number("subgroup", p->subgroup);
+    put_number("subgroup", copies ? 0 : p->subgroup);
     put_number("dispatches", g->n);
     if (timed) put_number("ns", g->ns);
     put_number("weight_bytes", g->bytes);
@@ -728,38 +748,60 @@ static group *sum_groups(const pass_list *p, const double *ns, uint32_t *n) {
     return all;
 }
 
-/* One kind of pass: the run with the least time of some, and how long it takes without a stamp behind each dispatch. */
-static nova_result put_pass(bench *b, vk_machine *m, const char *key, const pass_shape *s, bool chooses, uint32_t position) {
-    pass_list p;
-    double   *ns = NULL, *best = NULL, total = 0, least = 0, plain = 0;
-    uint32_t  submits = 0, n = 0;
-    uint64_t  start = clock_ns();
-    group    *groups = NULL;
-    nova_result result = NOVA_OK;
-    if (!pass_list_make(&p, m, s, chooses) || !(ns = (double *)calloc(p.l.n, sizeof *ns)) || !(best = (double *)calloc(p.l.n, sizeof *best)))
-        result = fail_memory(&b->error, 0, "a pass");
-    if (result == NOVA_OK) result = vk_compile(b->d, p.l.at, p.l.n, &b->error);
-    for (uint32_t i = 0; result == NOVA_OK && (i == 0 || (i < 30 && clock_ns() - start < SLOW_NS)); i++) {
-        result = run_pieces(b, m, &p, chooses, NULL, &total, &submits);
-        if (i == 0 || total < plain) plain = total;
-        if (result == NOVA_OK) result = run_pieces(b, m, &p, chooses, ns, &total, &submits);
-        if (result == NOVA_OK && (i == 0 || total < least)) least = total, memcpy(best, ns, p.l.n * sizeof *best);
+/* The times of a pass: the least of some runs. */
+typedef struct pass_times {
+    double  *ns, *best;         /* of each dispatch: of this run, of the fastest */
+    double   plain, stamped;    /* the whole, without and with a stamp behind each dispatch */
+    uint32_t submits;
+} pass_times;
+
+static nova_result time_pass(bench *b, vk_machine *m, pass_list *p, bool at_once, pass_times *t) {
+    uint64_t start = clock_ns();
+    double   total;
+    t->ns   = (double *)calloc(p->l.n + 1, sizeof *t->ns);
+    t->best = (double *)calloc(p->l.n + 1, sizeof *t->best);
+    if (!t->ns || !t->best) return fail_memory(&b->error, p->l.n * sizeof *t->ns, "times");
+    TRY(vk_compile(b->d, p->l.at, p->l.n, &b->error));
+    for (uint32_t i = 0; i == 0 || (i < 30 && clock_ns() - start < SLOW_NS); i++) {
+        TRY(run_pieces(b, m, p, at_once, NULL, &total, &t->submits));
+        if (i == 0 || total < t->plain) t->plain = total;
+        TRY(run_pieces(b, m, p, at_once, t->ns, &total, &t->submits));
+        if (i && total >= t->stamped) continue;
+        t->stamped = total;
+        memcpy(t->best, t->ns, p->l.n * sizeof *t->ns);
     }
-    if (result == NOVA_OK && !(groups = sum_groups(&p, best, &n))) result = fail_memory(&b->error, 0, "kernels");
-    if (result == NOVA_OK) {
-        put_open(key, '{');
-        put_number("columns", s->n_col);
-        put_number("position", position);
-        put_number("dispatches", p.l.n);
-        put_number("submits", submits);
-        put_number("ns", plain);
-        if (b->stamps) put_number("ns_stamped", least);
-        put_open("kernels", '[');
-        for (uint32_t i = 0; i < n; i++) put_group(b->d, &groups[i], b->stamps != VK_NULL_HANDLE);
-        put_close(']');
-        put_close('}');
-    }
-    free(groups), free(best), free(ns);
+    return NOVA_OK;
+}
+
+static nova_result put_times(bench *b, const char *key, const pass_shape *s, uint32_t position, const pass_list *p,
+                             const pass_times *t) {
+    uint32_t n;
+    group   *groups = sum_groups(p, t->best, &n);
+    if (!groups) return fail_memory(&b->error, p->l.n * sizeof *groups, "kernels");
+    put_open(key, '{');
+    put_number("columns", s->n_col);
+    put_number("position", position);
+    put_number("dispatches", p->l.n);
+    put_number("submits", t->submits);
+    put_number("ns", t->plain);
+    if (b->stamps) put_number("ns_stamped", t->stamped);
+    put_open("kernels", '[');
+    for (uint32_t i = 0; i < n; i++) put_group(b->d, &groups[i], b->stamps != VK_NULL_HANDLE);
+    put_close(']');
+    put_close('}');
+    free(groups);
+    return NOVA_OK;
+}
+
+static nova_result put_pass(bench *b, vk_machine *m, const char *key, const pass_shape *s, bool is_token,
+                            uint32_t position) {
+    pass_list   p;
+    pass_times  t;
+    memset(&t, 0, sizeof t);
+    nova_result result = pass_list_make(&p, m, s, is_token) ? NOVA_OK : fail_memory(&b->error, 0, "a pass");
+    if (result == NOVA_OK) result = time_pass(b, m, &p, is_token, &t);
+    if (result == NOVA_OK) result = put_times(b, key, s, position, &p, &t);
+    free(t.ns), free(t.best);
     pass_list_free(&p);
     return result;
 }
@@ -860,7 +902,7 @@ int main(int argc, char **argv) {
     b.h       = host_init(NULL, NULL, NULL, NULL);
     test_seed = 1;
     if (argc >= 2 && argc <= 3 && !strcmp(argv[1], "device")) status = bench_device(&b, argc > 2 ? argv[2] : "gpu");
-    else if (argc >= 4 && argc <= 5 && !strcmp(argv[1], "model")) status = bench_model(&b, argv[2], argv[3], argc > 4 ? argv[4] : NULL);
+    else if (argc >= 4 && argc <= 5 && !strcmp(argv[1], "model")) status = bench_model(&b, argv[2], argv[3], argv[4]);
     else fprintf(stderr, "usage: bench_gpu device [DEVICE] | bench_gpu model DEVICE FILE [BATCH]\n");
     if (status == 1) fprintf(stderr, "bench_gpu: %s\n", b.error.message);
     return status;

@@ -8,6 +8,8 @@ MODEL    = models/SmolLM2-135M-Instruct.Q4_1.gguf
 N        = 128
 PROMPT   = Why is the sky blue? Answer in two sentences.
 export PROMPT
+MODELS   = $(MODEL)
+DEVICE   = gpu
 
 # GPUs need the headers of the Vulkan SDK (Debian: libvulkan-dev) when nova.c is compiled, and nothing when it is linked.
 ifeq (,$(shell echo '\#include <vulkan/vulkan_core.h>' | $(CC) -E -x c - >/dev/null 2>&1 && echo yes))
@@ -16,7 +18,7 @@ endif
 
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
-.PHONY: all run test check-all bench clean help
+.PHONY: all run test check-all bench gpu-report examples clean help
 
 all: build/nova
 
@@ -48,6 +50,16 @@ check-all:
 bench: build/nova $(MODEL)
 	build/nova bench -m "$(MODEL)" -p 512 -n 128 -r 3
 
+# What a GPU makes of it: tests, speeds and kernels, into build/gpu-report.md. Needs python3, and no network where the models are there.
+gpu-report: build/nova $(filter $(MODEL),$(MODELS))
+	@CC="$(CC)" python3 tests/gpu_report.py --device $(DEVICE) $(MODELS)
+
+examples: build/nova build/share
+
+# A program of Vulkan's that shares its device with nova: needs what libvulkan-dev has.
+build/share: examples/share.c examples/share_spv.h nova.h build/nova.o
+	$(CC) $(CFLAGS) -I. -o $@ examples/share.c build/nova.o $(LDLIBS) -lvulkan
+
 # Only when asked for by name, so that building nova needs no Python.
 ifneq (,$(filter nova.c,$(MAKECMDGOALS)))
 .PHONY: nova.c
@@ -66,5 +78,7 @@ help:
 	@echo 'make test         installs what is missing, builds and runs all tests; the last line counts them'
 	@echo 'make check-all    the long versions of the tests'
 	@echo 'make bench        speed on the small model'
+	@echo 'make gpu-report   tests and measures the GPU: build/gpu-report.md; MODELS="A.gguf B.gguf" and DEVICE=gpu:N choose'
+	@echo 'make examples     builds the other examples: build/share renders and runs nova on one Vulkan device'
 	@echo 'make nova.c       joins src/ into nova.c again (needs python3)'
 	@echo 'make clean        removes build/ (and leaves models/)'

@@ -136,8 +136,9 @@ static vk_tile matrix_tile(const vk_device *d, const vk_matmul *m, vk_path path)
     uint64_t least = UINT64_MAX;
     memset(&best, 0, sizeof best);
     if (d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU) {   /* little to compile */
-        best.rows = 32, best.cols = 16, best.each_rows = 16, best.each_cols = 8;
-        best.local = 4 * matrix_subgroup(d), best.stage = 1;
+        best.each_rows = is_glu(m) ? 16 : 8, best.each_cols = 8;
+        best.rows = 2 * best.each_rows, best.cols = 2 * best.each_cols;
+        best.local = 4 * matrix_subgroup(d), best.stage = 1, best.loop = true;
         if (!tile_fits(d, m, path, &best)) best.local = 0;
         return best;
     }
@@ -145,7 +146,7 @@ static vk_tile matrix_tile(const vk_device *d, const vk_matmul *m, vk_path path)
         vk_tile t;
         t.rows = shapes[i][0], t.cols = shapes[i][1], t.each_rows = shapes[i][2], t.each_cols = shapes[i][3];
         t.local = t.rows / t.each_rows * (t.cols / t.each_cols) * matrix_subgroup(d);
-        t.stage = 1;
+        t.stage = 1, t.loop = false;
         if (tile_fits(d, m, path, &t) && tile_cost(m, &t) < least) best = t, least = tile_cost(m, &t);
     }
     return best;
@@ -155,7 +156,8 @@ static vk_tile rows_tile(const vk_device *d, const vk_matmul *m, vk_path path) {
     uint32_t n_w = is_glu(m) ? 2 : 1;
     vk_tile  t;
     t.stage = 1;
-    if (d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU) {
+    t.loop  = d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    if (t.loop) {
         t.local = 2 * d->caps.subgroup, t.each_rows = 4 / n_w, t.cols = 8;
         if (path == VK_PATH_F32) t.cols = 16, t.stage = 4;   /* measured; the others are there for tests */
     } else {
@@ -216,7 +218,7 @@ static vk_dispatch begin_path(const vk_device *d, const vk_matmul *m, vk_path pa
     vk_spec(&x, m->epilogue == EPILOGUE_GLU && !m->w[1] ? MATMUL_UP : (uint32_t)m->epilogue);
     vk_spec(&x, (uint32_t)(acts ? m->act : ACT_NONE));
     vk_spec(&x, (m->bias[0].size ? 1u : 0u) | (is_glu(m) && m->bias[1].size ? 2u : 0u));
-    vk_spec(&x, d->caps.type == VK_PHYSICAL_DEVICE_TYPE_CPU);
+    vk_spec(&x, t->loop);
     if (!is_matrix_path(path)) {
         vk_spec(&x, t->each_rows);
         vk_spec(&x, t->cols);

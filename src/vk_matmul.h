@@ -37,6 +37,7 @@ typedef struct vk_tile {
     uint32_t rows, cols;
     uint32_t each_rows, each_cols;   /* of a lane, or of a subgroup with matrices */
     uint32_t stage;          /* groups of 32 in shared memory at once */
+    bool     loop;           /* inner loops stay loops: for CPUs, whose compilers are slow */
 } vk_tile;
 
 /* A tile to take instead of the chosen one (tests, measurements). False: the device has no room for it. */

@@ -129,7 +129,7 @@ static bool stamps_read(bench *b, uint32_t n, double *ns) {
 /* Records into commands between the stamps. */
 typedef void (*record_fn)(bench *b, VkCommandBuffer commands, void *user);
 
-/* Runs what `fn` records, which writes stamps 1..n itself. Nanoseconds from stamp to stamp into ns, where there are any;
+/* Runs what `fn` records, which writes stamps 1..n itself. Nanoseconds from stamp to stamp into ns, if there are any;
  * the whole, by stamps or else by the host's clock, into *total. */
 static nova_result run_timed(bench *b, record_fn fn, void *user, uint32_t n, double *ns, double *total) {
     nova_error     *error = &b->error;

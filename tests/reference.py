@@ -52,6 +52,11 @@ def lab(*command, **kw):
     return run(LAB + list(command), **kw)
 
 
+def scratch(name):
+    """A file for floats of this run alone: two may go at the same time."""
+    return os.path.join(WORK, f"{name}.{os.getpid()}.f32")
+
+
 def lab_on(driver, *command, **kw):
     return run(LAB[:-1] + [driver] + list(command), **kw)
 
@@ -82,7 +87,7 @@ def ids_for(n, n_vocab, seed):
 
 def n_vocab_of(model):
     """From the size of one row of logits."""
-    row = os.path.join(WORK, "row.f32")
+    row = scratch("row")
     run([NOVA, "logits", "-m", model, "--ids", "1", "-o", row])
     return os.path.getsize(row) // 4
 
@@ -98,7 +103,7 @@ def logits():
     for model, seed in models:
         for n in (40, 200):
             ids = ",".join(map(str, ids_for(n, 480 if "zoo" in model else 4096, seed)))
-            theirs, ours = os.path.join(WORK, "theirs.f32"), os.path.join(WORK, "ours.f32")
+            theirs, ours = scratch("theirs"), scratch("ours")
             lab("ref-logits", model, ids, theirs)
             for flags in ([], ["--one-by-one"]):
                 run([NOVA, "logits", "-m", model, "--ids", ids, "-o", ours] + flags)
@@ -144,7 +149,7 @@ def greedy():
     texts = "".join(json.dumps({"text": p}) + "\n" for p in prompts)
     ids = [json.loads(line)["ids"] for line in
            run([NOVA, "tokenize", "-m", MODEL, "--jsonl"], input=texts.encode()).splitlines()]
-    rows, ours, n, n_vocab = os.path.join(WORK, "greedy.f32"), os.path.join(WORK, "ours.f32"), 64, n_vocab_of(MODEL)
+    rows, ours, n, n_vocab = scratch("greedy"), scratch("ours"), 64, n_vocab_of(MODEL)
     asked = [",".join(map(str, p)) for p in ids]
 
     def reference(lines, model, *how):
@@ -209,7 +214,7 @@ def accuracy():
     """Against float arithmetic on the dequantised weights no path is farther than 1.5 times llama.cpp."""
     with open(os.path.join(DATA, "text", "genesis.txt"), encoding="utf-8") as f:
         text = json.dumps({"text": f.read(4000)}) + "\n"
-    truth, theirs, ours = (os.path.join(WORK, name) for name in ("truth.f32", "theirs.f32", "ours.f32"))
+    truth, theirs, ours = map(scratch, ("truth", "theirs", "ours"))
     for source in (MODEL, SPARSE):
         for kind in ("Q4_1", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"):
             model = quantised(source, kind)
@@ -239,7 +244,7 @@ def gpu():
     drivers = os.environ.get("NOVA_GPU_DRIVERS", "lavapipe swiftshader").split()
     with open(os.path.join(DATA, "text", "genesis.txt"), encoding="utf-8") as f:
         text = json.dumps({"text": f.read(4000)}) + "\n"
-    truth, theirs, ours = (os.path.join(WORK, name) for name in ("truth.f32", "theirs.f32", "ours.f32"))
+    truth, theirs, ours = map(scratch, ("truth", "theirs", "ours"))
     for source in (SPARSE, MODEL):
         for kind in os.environ.get("NOVA_GPU_KINDS", "F16 Q4_0 Q4_K_M Q6_K Q8_0").split():
             model = quantised(source, kind)
@@ -332,6 +337,9 @@ def main():
     else:
         for name in what:
             globals()[name]()
+        for name in os.listdir(WORK):
+            if name.endswith(f".{os.getpid()}.f32"):
+                os.remove(os.path.join(WORK, name))
     print("{passed} passed, {failed} failed, {skipped} skipped".format(**counts))
     return counts["failed"] != 0
 

@@ -392,6 +392,7 @@ static void random_run(text_case *r, uint32_t position, uint32_t n_col) {
 
 /* A form's problems; soft caps, learned sinks and the number of splits choose among pipelines, too. */
 static void test_form(attend_path path, const attend_form *form, int rounds, uint32_t most_cols, uint32_t most_position) {
+    double t0 = (double)clock_ns(); 
     bool     capped = test_below(3) == 0, learned = test_below(3) == 0;
     uint32_t splits = test_below(2) ? 0 : 1 + test_below(9);
     for (int round = 0; round < rounds; round++) {
@@ -406,6 +407,7 @@ static void test_form(attend_path path, const attend_form *form, int rounds, uin
         check_attend(&c, path, splits, c.n_col > 8 ? 13 : 1);
         case_close(&c);
     }
+    printf("TIME %s %u/%u %.2f\n", path_names[path], form->dk, form->dv, ((double)clock_ns() - t0) * 1e-9);
 }
 
 /* Scores of 1e4, and their negatives. */

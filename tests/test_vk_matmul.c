@@ -241,60 +241,73 @@ static shape some_shape(uint32_t type, uint32_t most, op_epilogue epilogue) {
     return s;
 }
 
-/* Odd sizes, and numbers that bite. An epilogue a format, so that there is a pipeline a format and path. */
-static void test_formats(vk_device *d) {
+/* An epilogue a format, with bias or not, so that there is one pipeline a format and path. */
+static shape format_shape(uint32_t t, uint32_t from, uint32_t most) {
     static const op_epilogue epilogues[] = {EPILOGUE_NONE, EPILOGUE_GLU, EPILOGUE_ADD, EPILOGUE_ACT};
-    uint32_t from = test_below(4);
+    shape s  = some_shape(every_type[t], most, epilogues[(t + from) % 4]);
+    s.biased = (t + from) % 3 == 0;
+    return s;
+}
+
+/* Odd sizes, and numbers that bite. */
+static void test_formats(vk_device *d, uint32_t from) {
     for (uint32_t t = 0; t < COUNT_OF(every_type); t++) {
-        shape s = some_shape(every_type[t], 300, epilogues[(t + from) % 4]), one;
+        shape s = format_shape(t, from, 300);
         run_paths(d, &s, "sizes");
-        for (uint32_t i = 0; i < 2; i++) {
-            one          = some_shape(every_type[t], 100, s.epilogue);
-            one.biased   = s.biased;
-            one.size     = i ? 3e-6f : 1;
-            one.massive  = i ? 0 : 1e5f;
-            run_paths(d, &one, i ? "subnormal scales" : "a massive channel");
-        }
+        s         = format_shape(t, from, 100);
+        s.massive = 1e5f;
+        run_paths(d, &s, "a massive channel");
+        s      = format_shape(t, from, 100);
+        s.size = 3e-6f;
+        run_paths(d, &s, "subnormal scales");
     }
 }
 
-static void test_sizes(vk_device *d) {
+static void test_sizes(vk_device *d, uint32_t from) {
     static const uint32_t sizes[] = {1, 31, 32, 33, 63, 65, 127, 129, 257};
-    for (uint32_t i = 0; i < 8; i++) {
-        shape s  = some_shape(TYPE_Q4_0, 128, EPILOGUE_ADD);
-        s.n_out  = sizes[test_below(COUNT_OF(sizes))];
-        s.n_col  = sizes[test_below(COUNT_OF(sizes))];
-        s.biased = i % 4 == 0;
+    for (uint32_t i = 0; i < 12; i++) {
+        shape s = format_shape(i % COUNT_OF(every_type), from, 128);
+        s.n_out = sizes[test_below(COUNT_OF(sizes))];
+        s.n_col = 9 + sizes[test_below(COUNT_OF(sizes))] % 129;
         run_paths(d, &s, "sizes at edges");
     }
 }
 
-/* All tiles of the tables, whatever would be chosen. */
+static vk_tile matrix_tile_of(const uint32_t from[4], uint32_t subgroup) {
+    vk_tile t;
+    t.rows = from[0], t.each_rows = from[2];
+    t.cols = from[1], t.each_cols = from[3];
+    t.local = t.rows / t.each_rows * (t.cols / t.each_cols) * subgroup;
+    t.stage = 1 + test_below(2), t.loop = true;
+    return t;
+}
+
+static vk_tile rows_tile_of(const uint32_t from[4], uint32_t subgroup, bool glu) {
+    vk_tile t;
+    t.local = subgroup * (1 + test_below(2)), t.stage = from[2];
+    t.each_rows = from[0], t.cols = t.each_cols = from[1];
+    t.rows = t.local * t.each_rows * (glu ? 2 : 1);
+    t.loop = from[3] != 0;
+    return t;
+}
+
+/* Tiles that this device would not choose, and loops as on a GPU; a stage that the groups do not fill. */
 static void test_tiles(vk_device *d) {
-    static const uint32_t rows[][4] = {{1, 4, 4, 1}, {2, 8, 8, 2}, {2, 16, 16, 1}, {1, 32, 32, 3}};
-    static const uint32_t matrices[][4] = {{16, 16, 16, 16}, {64, 32, 16, 16}, {32, 64, 32, 16}};
-    static const uint32_t types[] = {TYPE_F16, TYPE_Q4_0, TYPE_Q5_1, TYPE_Q8_0, TYPE_Q6_K};
+    static const uint32_t rows[][4]     = {{1, 4, 1, 0}, {2, 8, 2, 0}, {1, 16, 3, 0}, {1, 32, 1, 1}};
+    static const uint32_t matrices[][4] = {{16, 16, 16, 8}, {64, 32, 16, 16}, {32, 64, 32, 16}};
+    static const uint32_t types[]       = {TYPE_F16, TYPE_Q4_0, TYPE_Q5_1, TYPE_Q8_0, TYPE_Q6_K};
     shape   s = some_shape(types[test_below(COUNT_OF(types))], 200, test_below(2) ? EPILOGUE_NONE : EPILOGUE_GLU);
     problem p;
-    s.n_in = 256;
+    s.n_in = s.type == TYPE_Q6_K ? 256 : 224;
     problem_open(&p, d, &s);
     for (int path = 0; path < VK_PATH_COUNT; path++) {
-        bool matrix = path == VK_PATH_MATRIX_F16 || path == VK_PATH_MATRIX_S8;
-        for (uint32_t i = 0; i < (matrix ? COUNT_OF(matrices) : COUNT_OF(rows)); i++) {
-            vk_tile t;
-            vk_list list;
-            char    what[64];
-            uint32_t subgroup = matrix_subgroup(d);
-            if (matrix) {
-                t.rows = matrices[i][0], t.each_rows = matrices[i][2];
-                t.cols = matrices[i][1], t.each_cols = matrices[i][3];
-                t.local = t.rows / t.each_rows * (t.cols / t.each_cols) * subgroup;
-                t.stage = 1 + test_below(2);
-            } else {
-                t.local = subgroup * (1 + test_below(2)), t.stage = rows[i][3];
-                t.each_rows = rows[i][0], t.cols = rows[i][1], t.each_cols = rows[i][2];
-                t.rows  = t.local * t.each_rows * (s.epilogue == EPILOGUE_GLU ? 2 : 1);
-            }
+        bool     matrix = path == VK_PATH_MATRIX_F16 || path == VK_PATH_MATRIX_S8;
+        uint32_t n      = matrix ? COUNT_OF(matrices) : COUNT_OF(rows), first = test_below(n);
+        for (uint32_t k = 0; k < 2; k++) {   /* two of them a run, since each is a pipeline */
+            uint32_t i = (first + k) % n, subgroup = matrix_subgroup(d);
+            vk_tile  t = matrix ? matrix_tile_of(matrices[i], subgroup) : rows_tile_of(rows[i], subgroup, p.m.w[1] != NULL);
+            vk_list  list;
+            char     what[64];
             snprintf(what, sizeof what, "tile %u x %u, stage %u", t.rows, t.cols, t.stage);
             vk_list_init(&list, &d->h);
             if (vk_matmul_add_as(d, &list, &p.m, (vk_path)path, &t)) run_list(&p, d, &list, (vk_path)path, what);
@@ -400,8 +413,9 @@ int main(int argc, char **argv) {
         vk_device_close(d);
         return 0;
     }
-    test_formats(d);
-    test_sizes(d);
+    uint32_t from = test_below(12);
+    test_formats(d, from);
+    test_sizes(d, from);
     test_tiles(d);
     test_two_formats(d);
     vk_device_close(d);

@@ -79,7 +79,10 @@ void main() {
     uint from, sink_from;
     seen_from(s, column.z, p.window, from, sink_from);
     visits v = visits_of(s, from, column.z, sink_from);
-    if (split >= v.n) return;
+    if (split >= v.n) {
+        if (lane < n_head) put_sum(partial_at(col, head + lane, split), FLOOR, 0);
+        return;
+    }
 
     vec4  score[SLOTS];
     float top[SLOTS], sum[SLOTS], acc[ROWS * ACC];
@@ -183,19 +186,10 @@ void main() {
             vec4 m = (tops[row * 4] + tops[row * 4 + 1]) + (tops[row * 4 + 2] + tops[row * 4 + 3]);
             float high = keeps[row], total = (m.x + m.y) + (m.z + m.w);
             if (DIRECT != 0) {
-                if (SINK != 0) {
-                    float score = sink_[head + row] * LOG2E, both = max(high, score), keep = exp2(high - both);
-                    total = fma(total, keep, exp2(score - both));
-                    x *= keep;
-                }
-                out_[col * p.ld_out + (head + row) * DV + d] = total == 0 ? 0 : x / total;
+                out_[col * p.ld_out + (head + row) * DV + d] = x * share_of(high, total, head + row);
             } else {
-                uint at = (col * p.n_head + head + row) * p.n_split + split;
-                if (d == 0) {
-                    uint stats = p.n_head * gl_NumWorkGroups.z * p.n_split * DV + 2 * at;
-                    partial_[stats] = high;
-                    partial_[stats + 1] = total;
-                }
+                uint at = partial_at(col, head + row, split);
+                if (d == 0) put_sum(at, high, total);
                 partial_[at * DV + d] = x;
             }
         }

@@ -22,6 +22,7 @@ layout(binding = 3) writeonly buffer out_floats { float out_[]; };
 layout(binding = 3) writeonly buffer out_quads { vec4 out4_[]; };
 layout(binding = 4) readonly buffer sink_floats { float sink_[]; };
 layout(binding = 5) buffer partial_floats { float partial_[]; };
+layout(binding = 5) buffer partial_quads { vec4 partial4_[]; };
 
 layout(push_constant) uniform push {
     uint col_table, run_table, sink_turn_table;
@@ -33,7 +34,7 @@ layout(push_constant) uniform push {
     float cap;            // in those units
     uint head_blocks;     // workgroups that share a KV head, for `heads` heads each
     uint heads;
-    uint n_run;
+    uint n_col;           // columns that `partial` has room for
 } p;
 
 #include "cache.glsl"
@@ -98,4 +99,23 @@ float query(uint at, uint d, bool sinks, uint turn) {
     uint step = p.neox != 0 ? n_pair : 1, pair = p.neox != 0 ? (low ? d : d - n_pair) : d / 2;
     vec2 t = vec2(uintBitsToFloat(now_[turn + 2 * pair]), uintBitsToFloat(now_[turn + 2 * pair + 1]));
     return turned(x, q_[low ? at + d + step : at + d - step], t, low);
+}
+
+// Results of splits: [column][head][split] of DV floats, then of (greatest score, sum).
+uint partial_at(uint col, uint head, uint split) { return (col * p.n_head + head) * p.n_split + split; }
+void put_sum(uint at, float top, float sum) {
+    uint to = p.n_col * p.n_head * p.n_split * DV + 2 * at;
+    partial_[to] = top;
+    partial_[to + 1] = sum;
+}
+
+// What accumulators are multiplied with in the end: 1 / sum, where a learned sink of the head takes its share.
+float share_of(float top, float sum, uint head) {
+    float keep = 1;
+    if (SINK != 0) {
+        float score = sink_[head] * LOG2E, both = max(top, score);
+        keep = exp2(top - both);
+        sum = fma(sum, keep, exp2(score - both));
+    }
+    return sum == 0 ? 0 : keep / sum;
 }

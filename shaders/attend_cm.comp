@@ -14,7 +14,8 @@
 // rescaling is a matrix whose columns are all the same, loaded with stride 0. The next step's K and V are on their way from the
 // cache to registers meanwhile.
 //
-// Bindings: attend.glsl. Groups: blocks of heads, blocks of rows. Spec: attend.glsl; lanes = subgroups * SIZE,
+// Bindings: attend.glsl. Groups: blocks of heads, blocks of rows, splits (each takes every
+// n_split-th page). Spec: attend.glsl; lanes = subgroups * SIZE,
 // at least STEP.
 layout(local_size_x_id = 0) in;
 #include "attend.glsl"
@@ -132,7 +133,7 @@ step first_step(uint visit) {
     t.lo = first > t.base ? first - t.base : 0;
     t.hi = min(end - t.base, PAGE);
     t.token = t.lo / STEP * STEP;
-    ahead = page_of_visit(min(visit + 1, v.n - 1));
+    ahead = page_of_visit(min(visit + p.n_split, v.n - 1));
     return t;
 }
 
@@ -189,12 +190,17 @@ void main() {
     last = b.position + b.n_col - 1;
     seen_from(s, b.position, p.window, from, sink_from);
     v = visits_of(s, from, last, sink_from);
-    ahead = page_of_visit(0);
-    step now = first_step(0);
-    load_step(now);
 
     /* The row that this lane weighs, and from where. */
     uint row = lane / PER_ROW, mine = lane % PER_ROW * MINE, position = b.position + row / n_head, row_from, row_sinks;
+    uint row_head = head + row % n_head, row_partial = partial_at(b.first + row / n_head, row_head, gl_WorkGroupID.z);
+    if (gl_WorkGroupID.z >= v.n) {
+        if (mine == 0 && row < b.n_row) put_sum(row_partial, FLOOR, 0);
+        return;
+    }
+    ahead = page_of_visit(gl_WorkGroupID.z);
+    step now = first_step(gl_WorkGroupID.z);
+    load_step(now);
     seen_from(s, position, p.window, row_from, row_sinks);
     float top = FLOOR, sum = 0;
 
@@ -217,7 +223,7 @@ void main() {
         barrier();
         step here = now;
         if (now.token + STEP < now.hi) now.token += STEP;
-        else if (now.visit + 1 < v.n) now = first_step(now.visit + 1);
+        else if (now.visit + p.n_split < v.n) now = first_step(now.visit + p.n_split);
         else more = false;
         fresh = now.sinks != here.sinks;
         load_step(now);                          // behind the last one: the last one, for nothing
@@ -269,13 +275,10 @@ void main() {
     }
 
     [[unroll]] for (uint i = 1; i < PER_ROW; i *= 2) sum += subgroupShuffleXor(sum, i);
-    float keep = 1;
-    if (SINK != 0) {
-        float score = sink_[head + row % n_head] * LOG2E, both = max(top, score);
-        keep = exp2(top - both);
-        sum = fma(sum, keep, exp2(score - both));
+    if (mine == 0) {
+        if (DIRECT != 0) mem[A_AT + row / 4][row & 3u] = floatBitsToUint(share_of(top, sum, row_head));
+        else if (row < b.n_row) put_sum(row_partial, top, sum);
     }
-    if (mine == 0) mem[A_AT + row / 4][row & 3u] = floatBitsToUint(sum == 0 ? 0 : keep / sum);
     barrier();
     MAT_C shares;
     coopMatLoad(shares, mem, A_AT + strip * (M / 4), 0, gl_CooperativeMatrixLayoutColumnMajor);
@@ -285,20 +288,27 @@ void main() {
     const uint NOWHERE = 0xffffffffu;
     [[unroll]] for (uint i = 0; i < PIECES; i++) {
         uint j = gl_SubgroupInvocationID + i * SIZE, r = strip * M + j / (N / 4);
-        to[i] = r < b.n_row ? (b.first + r / n_head) * p.ld_out + (head + r % n_head) * DV + j % (N / 4) * 4 : NOWHERE;
+        uint col = b.first + r / n_head, h = head + r % n_head;
+        to[i] = DIRECT != 0 ? col * p.ld_out + h * DV : partial_at(col, h, gl_WorkGroupID.z) * DV;
+        to[i] = r < b.n_row ? to[i] + j % (N / 4) * 4 : NOWHERE;
     }
     [[unroll]] for (uint i = 0; i < TILES; i++) {
-        acc[i] = acc[i] * shares;
+        if (DIRECT != 0) acc[i] = acc[i] * shares;
         coopMatStore(acc[i], mem, box, N / 4, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
         [[unroll]] for (uint j = 0; j < PIECES; j++) {
             vec4 x = uintBitsToFloat(mem[box + gl_SubgroupInvocationID + j * SIZE]);
             uint d = (split * TILES + i) * N, at = d + (gl_SubgroupInvocationID + j * SIZE) % (N / 4) * 4;
             if (to[j] == NOWHERE || at >= DV) continue;
-            if (DV % 4 == 0) out4_[(to[j] + d) / 4] = x;
-            else {
+            if (DV % 4 == 0) {
+                if (DIRECT != 0) out4_[(to[j] + d) / 4] = x;
+                else partial4_[(to[j] + d) / 4] = x;
+            } else {
                 [[unroll]] for (uint e = 0; e < 4; e++)
-                    if (at + e < DV) out_[to[j] + d + e] = x[e];
+                    if (at + e < DV) {
+                        if (DIRECT != 0) out_[to[j] + d + e] = x[e];
+                        else partial_[to[j] + d + e] = x[e];
+                    }
             }
         }
         barrier();

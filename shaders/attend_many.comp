@@ -5,7 +5,7 @@
 // tokens and then some dimensions of the result, so that sixteen lanes share a row and rescaling needs no exchange.
 //
 // Bindings and specialization constants: attend.glsl; lanes = 16 * GROUPS, GROUPS a power of two up to 8. Groups: blocks of
-// heads, blocks of rows.
+// heads, blocks of rows, splits (each takes every n_split-th page).
 layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 #include "attend_block.glsl"
@@ -65,12 +65,14 @@ void main() {
         [[unroll]] for (uint i = 0; i < ACC; i++) acc[r][i] = 0;
     }
 
-    for (uint visit = 0; visit < v.n; visit++) {
+    bool loaded = false, sinks_loaded = false;
+    for (uint visit = gl_WorkGroupID.z; visit < v.n; visit += p.n_split) {
         bool sinks = visit < v.n_sink;
-        if (visit == 0 || visit == v.n_sink) {
+        if (!loaded || sinks != sinks_loaded) {
             barrier();
             load_queries(b, sinks);
             barrier();
+            loaded = true, sinks_loaded = sinks;
         }
         uint page = sinks ? v.sink_page + visit : v.page + visit - v.n_sink, base = page * PAGE;
         uint k_at = cache_of(page_of(s, page), head_kv), v_at = k_at + K_WORDS;
@@ -153,19 +155,21 @@ void main() {
     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
         uint row = group * LANE_ROWS + r, h = head + row % n_head;
         if (row >= b.n_row) break;
-        float keep = 1, t = 0;
+        float t = 0;
         [[unroll]] for (uint i = 0; i < 16; i++) t += tops[i * ROW_FOURS + row / 4][r & 3u];
-        if (SINK != 0) {
-            float score = sink_[h] * LOG2E, both = max(top[r], score);
-            keep = exp2(top[r] - both);
-            t = fma(t, keep, exp2(score - both));
-        }
-        float share = t == 0 ? 0 : keep / t;
         uint to = (b.first + row / n_head) * p.ld_out + h * DV;
+        if (DIRECT == 0) {
+            uint at = partial_at(b.first + row / n_head, h, gl_WorkGroupID.z);
+            if (quad == 0) put_sum(at, top[r], t);
+            to = at * DV;
+        }
+        float share = DIRECT != 0 ? share_of(top[r], t, h) : 1;
         [[unroll]] for (uint e = 0; e < V_EACH; e++)
             [[unroll]] for (uint i = 0; i < PER; i++) {
                 uint d = (quad + e * 16) * PER + i;
-                if (d < DV) out_[to + d] = acc[r][e * PER + i] * share;
+                if (d >= DV) continue;
+                if (DIRECT != 0) out_[to + d] = acc[r][e * PER + i] * share;
+                else partial_[to + d] = acc[r][e * PER + i];
             }
     }
 }

@@ -1,7 +1,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Joins the splits of attend.comp. A workgroup takes a head of a column; a column that sees fewer pages than there are splits has
-// fewer partial results.
+// Joins the results of splits. A workgroup takes a head of a column. Splits that saw nothing have a sum of 0, and no values.
 //
 // Bindings and specialization constants: attend.glsl. Groups: heads, columns.
 layout(local_size_x_id = 0) in;
@@ -9,28 +8,25 @@ layout(local_size_x_id = 0) in;
 
 const uint MOST_SPLITS = 128;
 
-shared float weight[MOST_SPLITS];
+shared float tops[MOST_SPLITS], sums[MOST_SPLITS];
 
 void main() {
-    uint lane = gl_LocalInvocationIndex, head = gl_WorkGroupID.x, col = gl_WorkGroupID.y;
+    uint lane = gl_LocalInvocationIndex, head = gl_WorkGroupID.x, col = gl_WorkGroupID.y, at = partial_at(col, head, 0);
     if (col >= now_[0]) return;
-    uvec4 column = now4_[p.col_table / 4 + col];
-    sequence s = sequence_of(p.run_table, column.y);
-    uint from, sink_from;
-    seen_from(s, column.z, p.window, from, sink_from);
-    uint n = min(visits_of(s, from, column.z, sink_from).n, p.n_split), at = (col * p.n_head + head) * p.n_split;
-    uint stats = p.n_head * gl_NumWorkGroups.y * p.n_split * DV + 2 * at;
-
-    /* Every lane finds the greatest score and the sum for itself: broadcasts, and no barrier. */
-    float top = SINK != 0 ? max(FLOOR, sink_[head] * LOG2E) : FLOOR, sum = 0;
-    for (uint i = 0; i < n; i++) top = max(top, partial_[stats + 2 * i]);
-    for (uint i = 0; i < n; i++) sum = fma(partial_[stats + 2 * i + 1], exp2(partial_[stats + 2 * i] - top), sum);
-    if (SINK != 0) sum += exp2(sink_[head] * LOG2E - top);
-    for (uint i = lane; i < n; i += LANES) weight[i] = exp2(partial_[stats + 2 * i] - top);
+    for (uint i = lane; i < p.n_split; i += LANES) {
+        uint from = p.n_col * p.n_head * p.n_split * DV + 2 * (at + i);
+        tops[i] = partial_[from];
+        sums[i] = partial_[from + 1];
+    }
     barrier();
+    float own = SINK != 0 ? sink_[head] * LOG2E : FLOOR, top = max(own, FLOOR), sum;
+    for (uint i = 0; i < p.n_split; i++) top = max(top, tops[i]);
+    sum = SINK != 0 ? exp2(own - top) : 0;
+    for (uint i = 0; i < p.n_split; i++) sum = fma(sums[i], exp2(tops[i] - top), sum);
     for (uint d = lane; d < DV; d += LANES) {
         float x = 0;
-        for (uint i = 0; i < n; i++) x = fma(partial_[(at + i) * DV + d], weight[i], x);
+        for (uint i = 0; i < p.n_split; i++)
+            if (sums[i] != 0) x = fma(partial_[(at + i) * DV + d], exp2(tops[i] - top), x);
         out_[col * p.ld_out + head * DV + d] = sum == 0 ? 0 : x / sum;
     }
 }

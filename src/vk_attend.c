@@ -96,12 +96,12 @@ static uint32_t few_rows(const vk_device *d, const vk_attend *a, uint32_t lanes)
     return attend_div(n_rep, attend_div(n_rep, most));
 }
 
-static uint32_t few_splits(const vk_device *d, const vk_attend *a, const attend_plan *p) {
-    uint32_t pages = attend_div(a->n_ctx, KV_PAGE) + 2, groups = a->n_col * a->cache->n_head_kv * p->head_blocks;
-    uint32_t want  = a->n_splits ? a->n_splits : attend_div(is_cpu(d) ? 16 : 512, groups);
+/* Splits of the pages, so that `want` workgroups are at work, with two pages or more each; none for more than enough. */
+static uint32_t attend_splits(const vk_attend *a, uint32_t groups, uint32_t want) {
+    uint32_t pages = attend_div(a->n_ctx, KV_PAGE) + 2, n = a->n_splits ? a->n_splits : want / groups;
     if (a->window) pages = attend_least(pages, a->window / KV_PAGE + 3);
-    if (!a->n_splits) want = attend_least(want, attend_div(pages, 2));
-    return want < 1 ? 1 : attend_least(attend_least(want, pages), ATTEND_MOST_SPLITS);
+    n = attend_least(n, a->n_splits ? pages : pages / 2);
+    return n < 1 ? 1 : attend_least(n, ATTEND_MOST_SPLITS);
 }
 
 static attend_plan few_plan(const vk_device *d, const vk_attend *a) {
@@ -114,8 +114,15 @@ static attend_plan few_plan(const vk_device *d, const vk_attend *a) {
     p.heads       = few_rows(d, a, p.lanes);
     p.rows        = p.heads;
     p.head_blocks = attend_div(n_rep, p.heads);
-    p.n_splits    = few_splits(d, a, &p);
+    p.n_splits    = attend_splits(a, a->n_col * a->cache->n_head_kv * p.head_blocks, is_cpu(d) ? 16 : 512);
     return p;
+}
+
+/* Workgroups of blocks of columns, where each run may end inside one. */
+static uint32_t many_blocks(const vk_attend *a, const attend_plan *p) { return attend_div(a->n_col, p->rows / p->heads) + a->n_run - 1; }
+
+static void many_splits(const vk_device *d, const vk_attend *a, attend_plan *p) {
+    p->n_splits = attend_splits(a, a->cache->n_head_kv * p->head_blocks * many_blocks(a, p), is_cpu(d) ? 8 : 192);
 }
 
 /* As many rows as shared memory holds queries for. */
@@ -133,7 +140,7 @@ static attend_plan many_plan(const vk_device *d, const vk_attend *a) {
     p.unit        = busiest_unit(v_row_words(c));
     p.head_blocks = attend_div(n_rep, p.rows);
     p.heads       = attend_div(n_rep, p.head_blocks);
-    p.n_splits    = 1;
+    many_splits(d, a, &p);
     return p;
 }
 
@@ -190,12 +197,12 @@ static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) 
     p->unit        = 1;
     p->head_blocks = attend_div(n_rep, p->rows);
     p->heads       = attend_div(n_rep, p->head_blocks);
-    p->n_splits    = 1;
+    many_splits(d, a, p);
     return true;
 }
 
-/* One column reads the cache once either way, some share it. */
-#define ATTEND_FEW_COLUMNS 4
+/* Up to as many columns, which mostly are of different texts, go by themselves. */
+#define ATTEND_FEW_COLUMNS 8
 
 static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
     attend_plan p;
@@ -207,9 +214,15 @@ static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
     return path == ATTEND_MANY_MATRIX && !matrix_plan(d, a, &p) ? ATTEND_MANY_F32 : path;
 }
 
+static attend_plan plan_of(const vk_device *d, const vk_attend *a) {
+    attend_plan p;
+    attend_path path = vk_attend_path(d, a);
+    if (path == ATTEND_MANY_MATRIX && matrix_plan(d, a, &p)) return p;
+    return path == ATTEND_FEW ? few_plan(d, a) : many_plan(d, a);
+}
+
 static uint64_t vk_attend_partial(const vk_device *d, const vk_attend *a) {
-    if (vk_attend_path(d, a) != ATTEND_FEW) return 0;
-    attend_plan p = few_plan(d, a);
+    attend_plan p = plan_of(d, a);
     return p.n_splits == 1 ? 0 : (uint64_t)a->n_col * a->n_head * p.n_splits * (a->cache->head_dim_v + 2) * sizeof(float);
 }
 
@@ -253,7 +266,7 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     vk_push_f32(&x, a->soft_cap * log2e);
     vk_push(&x, p->head_blocks);
     vk_push(&x, p->heads);
-    vk_push(&x, a->n_run);
+    vk_push(&x, a->n_col);
     vk_bind(&x, a->now->bytes);
     vk_bind(&x, a->q);
     vk_bind(&x, c->bytes);
@@ -264,41 +277,23 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     return x;
 }
 
-static void few_add(const vk_device *d, vk_list *list, const vk_attend *a) {
-    attend_plan p = few_plan(d, a);
-    vk_dispatch x = attend_dispatch(KERNEL_ATTEND, a, &p);
+static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a) {
+    static const vk_kernel kernels[] = {KERNEL_ATTEND, KERNEL_ATTEND, KERNEL_ATTEND_MANY, KERNEL_ATTEND_CM};
+    attend_plan p   = plan_of(d, a);
+    bool        few = p.path == ATTEND_FEW;
+    vk_dispatch x   = attend_dispatch(kernels[p.path], a, &p);
     x.groups[0] = a->cache->n_head_kv * p.head_blocks;
-    x.groups[1] = p.n_splits;
-    x.groups[2] = a->n_col;
+    x.groups[1] = few ? p.n_splits : many_blocks(a, &p);
+    x.groups[2] = few ? a->n_col : p.n_splits;
     vk_list_add(list, &x);
     if (p.n_splits == 1) return;
-    p.lanes = attend_least(p.lanes, (uint32_t)size_align(a->cache->head_dim_v, 16));
+    p.lanes     = attend_least(is_cpu(d) ? 16 : 128, attend_round(a->cache->head_dim_v, 16));
+    p.lane_rows = p.subgroup = 0;
     x = attend_dispatch(KERNEL_MERGE, a, &p);
     x.groups[0] = a->n_head;
     x.groups[1] = a->n_col;
     x.barrier   = true;
     vk_list_add(list, &x);
-}
-
-/* Blocks of columns, where each run may end inside one. */
-static void many_add(vk_list *list, const vk_attend *a, vk_kernel kernel, const attend_plan *p) {
-    vk_dispatch x = attend_dispatch(kernel, a, p);
-    x.groups[0] = a->cache->n_head_kv * p->head_blocks;
-    x.groups[1] = attend_div(a->n_col, p->rows / p->heads) + a->n_run - 1;
-    vk_list_add(list, &x);
-}
-
-static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a) {
-    attend_plan p;
-    switch (vk_attend_path(d, a)) {
-    case ATTEND_FEW: few_add(d, list, a); break;
-    case ATTEND_MANY_MATRIX:
-        if (matrix_plan(d, a, &p)) many_add(list, a, KERNEL_ATTEND_CM, &p);
-        break;
-    default:
-        p = many_plan(d, a);
-        many_add(list, a, KERNEL_ATTEND_MANY, &p);
-    }
 }
 
 #endif

@@ -53,7 +53,7 @@ typedef struct vk_attend {
     vk_slice        sinks;             /* size 0: none; else a learned score a head, which takes weight and has no value */
     uint32_t        ld_q, ld_out;
     uint32_t        n_col, n_run;      /* most of a pass */
-    uint32_t        n_ctx;             /* most tokens of a text */
+    uint32_t        n_ctx;             /* most tokens of a text; for lists that are not kept, rather of these texts */
     uint32_t        n_head;
     uint32_t        n_rot;
     bool            neox;
@@ -61,7 +61,7 @@ typedef struct vk_attend {
     float           soft_cap;          /* score = cap * tanh(score / cap); 0: none */
     uint32_t        window;            /* a query sees the last so many tokens, itself among them; 0: all */
     attend_path     path;
-    uint32_t        n_splits;          /* of ATTEND_FEW; 0: chosen by n_ctx and the device */
+    uint32_t        n_splits;          /* of the pages; 0: chosen by n_ctx and the device */
     bool            barrier;
 } vk_attend;
 

@@ -40,7 +40,8 @@ static uint32_t vk_matmul_paths(const vk_device *d) {
     if (d->caps.can & VK_CAN_F16) paths |= 1u << VK_PATH_F16;
     if (d->caps.can & VK_CAN_DOT) paths |= 1u << VK_PATH_DOT;
     /* Subgroups must be of the size that tiles are made for. */
-    if ((d->caps.can & VK_CAN_SUBGROUP) && ((d->caps.can & VK_CAN_SIZED) || d->caps.subgroup_min == d->caps.subgroup_max)) {
+    bool sized = (d->caps.can & VK_CAN_SIZED) || d->caps.subgroup_min == d->caps.subgroup_max;
+    if ((d->caps.can & VK_CAN_SUBGROUP) && sized) {
         if ((d->caps.can & VK_CAN_F16) && matrix_for(d, VK_PATH_MATRIX_F16, 32)) paths |= 1u << VK_PATH_MATRIX_F16;
         if ((d->caps.can & VK_CAN_INT8) && matrix_for(d, VK_PATH_MATRIX_S8, 32)) paths |= 1u << VK_PATH_MATRIX_S8;
     }

@@ -241,7 +241,7 @@ static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float
         vk_machine *m = g->machines[i];
         if (!m) continue;
         if (before) {
-            TRY(vk_machine_x(before, p->n_col, g->x, g->ld_x, error));
+            TRY(vk_machine_x(before, m->desc.op_first < m->desc.prog->n_body ? p->n_col : p->n_out, g->x, g->ld_x, error));
             x = g->x, ld_x = g->ld_x;
         }
         m->cancelled = cancelled, m->cancelled_user = user;

@@ -166,7 +166,7 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_X] * sizeof(float), &m->kept_x, error));
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_ATT] * sizeof(float), &m->kept_att, error));
     TRY(vk_take(m->dev, VK_USE_UPLOAD, now_words(d) * 4, &m->now.bytes, error));
-    if (!m->buf[BUF_X].map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
+    if (!m->buf[BUF_X].map || !m->kept_x.map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
     if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
         TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
     for (int b = 0; b < BUF_COUNT; b++)
@@ -642,6 +642,12 @@ static void write_x(vk_machine *m, uint32_t n_col, const float *x, size_t ld_x) 
     for (uint32_t c = 0; c < n_col; c++) memcpy(to + (size_t)c * m->ld[BUF_X] * sizeof(float), x + c * ld_x, width);
 }
 
+/* Where the residual stream lies behind this machine's operations: that of the gathered columns has a place of its own. */
+static const vk_slice *last_x(const vk_machine *m) {
+    bool gathers = m->desc.op_first < m->desc.prog->n_body && m->desc.op_last >= m->desc.prog->n_body;
+    return gathers && m->kept_now ? &m->kept_x : &m->buf[BUF_X];
+}
+
 static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_error *error) {
     pass_shape s;
     memset(&s, 0, sizeof s);
@@ -649,8 +655,9 @@ static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_e
     m->list.n = 0, m->list.failed = false;
     if (x_given && m->x_in.size) list_copy(&m->list, m->x_in, m->buf[BUF_X], (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
     list_ops(m, &m->list, m->desc.op_first, (uint32_t)size_min(m->desc.op_last, m->desc.prog->n_body), &s);
-    if (!has_head(m) && m->x_in.size)
-        list_copy(&m->list, m->buf[BUF_X], m->x_in, (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    uint32_t left = last_x(m) == &m->kept_x ? p->n_out : p->n_col;
+    if (!has_head(m) && m->x_in.size && left)
+        list_copy(&m->list, *last_x(m), m->x_in, (uint64_t)left * m->ld[BUF_X] * sizeof(float));
     return run_in_pieces(m, &m->list, error);
 }
 
@@ -689,7 +696,7 @@ static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, co
 }
 
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error) {
-    const uint8_t *from = m->x_in.size ? m->x_in.map : m->buf[BUF_X].map;
+    const uint8_t *from = m->x_in.size ? m->x_in.map : last_x(m)->map;
     size_t         width = m->desc.prog->width[BUF_X] * sizeof(float);
     (void)error;
     for (uint32_t c = 0; c < n_col; c++) memcpy(x + c * ld_x, from + (size_t)c * m->ld[BUF_X] * sizeof(float), width);

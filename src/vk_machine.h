@@ -50,7 +50,7 @@ typedef struct vk_machine {
     vk_slice         partial;          /* of attention over split caches */
     vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */
     uint32_t         at_out, at_table;
-    vk_slice         x_in;             /* the residual stream from another machine; unmapped BUF_X only */
+    vk_slice         x_in;             /* the residual stream from and to another machine; where the host cannot see BUF_X */
     vk_slice         logits_out;       /* unmapped BUF_LOGITS only */
     vk_slice         choose_parts, choices;   /* choices: the host reads */
     uint32_t         choice_kind;      /* of the last pass */
@@ -84,7 +84,8 @@ static void        vk_machine_close(vk_machine *m);
 
 /* Runs the body of the pass. x: the residual stream of the columns from the machine in front, ld_x floats apart; NULL where
  * this machine embeds. k: choices that will do instead of logits, 0: logits. Errors: CANCELLED, DEVICE. vk_machine_head then gives logits of gathered columns first..first + n
- * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on. */
+ * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on: of all
+ * columns, or of the gathered ones where that machine has the head alone. */
 static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error);
 static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error);

@@ -171,6 +171,41 @@ static void test_two_devices(uint32_t n_devices) {
     tiny_free(&t);
 }
 
+/* The logits behind a fed prompt, of which the last token alone gets any, beside the CPU's. */
+static void check_feed(const tiny *t, const nova_engine_desc *d, const int32_t *ids, uint32_t n, const char *what) {
+    nova_engine_desc cpu = *d;
+    rig              r[2];
+    const float     *logits[2] = {NULL, NULL};
+    double           worst = 0;
+    cpu.device = "cpu", cpu.vulkan = NULL;
+    for (int k = 0; k < 2; k++) {
+        if (rig_open(&r[k], t, k ? d : &cpu, NULL) && nova_session_feed(r[k].session, ids, n, &r[k].error) == NOVA_OK)
+            logits[k] = nova_session_logits(r[k].session, &r[k].error);
+        CHECK(logits[k] != NULL, "%s: %s", what, r[k].error.message);
+    }
+    for (int i = 0; logits[0] && logits[1] && i < TINY_VOCAB; i++)
+        worst = fmax(worst, fabs((double)logits[0][i] - (double)logits[1][i]));
+    CHECK(worst < 1e-3, "%s: logits behind %u fed tokens differ by %g", what, n, worst);
+    for (int k = 0; k < 2; k++) rig_close(&r[k]);
+}
+
+/* The last device has room for the output alone: what crosses are the gathered columns. */
+static void test_output_alone(uint32_t n_devices) {
+    tiny    t;
+    int32_t ids[60];
+    tiny_make(&t, 1, false);
+    random_ids(ids, 60);
+    nova_engine_desc d = desc_for(n_devices > 1 ? "gpu:0,gpu:1" : "gpu:0,gpu:0");
+    for (uint32_t mapped = 0; mapped < 2; mapped++) {
+        d.gpu_without = mapped ? 0 : NOVA_GPU_MAPPED;
+        check_feed(&t, &d, ids, 60, "the output on a device of its own");
+        d.n_batch = 16;
+        check_feed(&t, &d, ids, 60, "the output on a device of its own, in pieces");
+        d.n_batch = 0;
+    }
+    tiny_free(&t);
+}
+
 /* ---- Sessions ---- */
 
 /* Three sessions in one batch and each for itself; texts that slide; the CPU and the GPU. */
@@ -530,6 +565,7 @@ int main(void) {
     test_forward(true);
     test_limits();
     test_two_devices(n);
+    test_output_alone(n);
     test_batch_and_slide();
     test_cancel_and_budget();
     test_shared_device();

@@ -606,13 +606,14 @@ static nova_result vk_device_open(vk_device **out, const host *h, const vk_devic
 }
 
 static void device_objects_close(vk_device *d) {
-    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* every submit was waited for; the host's queues are its own */
+    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* the host's queues are its own: there, own fences tell */
+    vk_fence_wait(d, d->fence, &d->busy, NULL);
     for (uint32_t i = 0; i < d->n_pipelines; i++) d->api.DestroyPipeline(d->device, d->pipelines[i].handle, NULL);
     if (d->cache) d->api.DestroyPipelineCache(d->device, d->cache, NULL);
     if (d->layout) d->api.DestroyPipelineLayout(d->device, d->layout, NULL);
     if (d->set_layout) d->api.DestroyDescriptorSetLayout(d->device, d->set_layout, NULL);
     for (uint32_t i = 0; i < VK_STAGES; i++) {
-        if (d->stages[i].busy) d->api.WaitForFences(d->device, 1, &d->stages[i].fence, VK_TRUE, VK_WAIT_NS);
+        vk_fence_wait(d, d->stages[i].fence, &d->stages[i].busy, NULL);
         if (d->stages[i].fence) d->api.DestroyFence(d->device, d->stages[i].fence, NULL);
     }
     if (d->stage_pool) d->api.DestroyCommandPool(d->device, d->stage_pool, NULL);
@@ -780,14 +781,23 @@ static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence 
     return r;
 }
 
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error) {
-    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
-    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
-    VK_TRY(d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+static nova_result vk_fence_wait(const vk_device *d, VkFence fence, bool *busy, nova_error *error) {
+    if (!*busy) return NOVA_OK;
+    VkResult r = d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS);
+    if (r == VK_SUCCESS || r == VK_ERROR_DEVICE_LOST) *busy = false;   /* a lost device runs nothing any more */
+    VK_TRY(r, "waiting for the device");
     return NOVA_OK;
 }
 
-/* A command buffer of the device's own pool, for once. */
+static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands, VkFence fence, bool *busy, nova_error *error) {
+    TRY(vk_fence_wait(d, fence, busy, error));
+    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
+    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
+    *busy = true;
+    return NOVA_OK;
+}
+
+/* The command buffer of the device's own pool, for once. */
 static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
     VkCommandBufferAllocateInfo allocate_info;
     VkCommandBufferBeginInfo    begin;
@@ -799,7 +809,10 @@ static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_
     allocate_info.commandBufferCount = 1;
     begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, commands), "a command buffer");
+    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
+    if (!d->once) VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, &d->once), "a command buffer");
+    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
+    *commands = d->once;
     VK_TRY(d->api.BeginCommandBuffer(*commands, &begin), "recording");
     return NOVA_OK;
 }
@@ -817,12 +830,10 @@ static nova_result commands_end(vk_device *d, VkCommandBuffer commands, nova_err
     return NOVA_OK;
 }
 
-/* Runs what was recorded, and takes the pool's command buffers back. */
 static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
     TRY(commands_end(d, commands, error));
-    TRY(vk_submit_wait(d, commands, d->fence, error));
-    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
-    return NOVA_OK;
+    TRY(vk_submit_fence(d, commands, d->fence, &d->busy, error));
+    return vk_fence_wait(d, d->fence, &d->busy, error);
 }
 
 static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_slice *from, uint64_t from_at, const vk_slice *to,
@@ -832,13 +843,6 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
     region.dstOffset = to->offset + to_at;
     region.size      = size;
     d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
-}
-
-static nova_result stage_wait(vk_device *d, vk_stage *s, nova_error *error) {
-    if (!s->busy) return NOVA_OK;
-    VK_TRY(d->api.WaitForFences(d->device, 1, &s->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
-    s->busy = false;
-    return NOVA_OK;
 }
 
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
@@ -865,7 +869,7 @@ static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
 static nova_result stage_next(vk_device *d, vk_stage **out, nova_error *error) {
     *out = &d->stages[d->next_stage++ % VK_STAGES];
     TRY(stage_open(d, *out, error));
-    return stage_wait(d, *out, error);
+    return vk_fence_wait(d, (*out)->fence, &(*out)->busy, error);
 }
 
 static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
@@ -879,10 +883,7 @@ static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
 
 static nova_result stage_submit(vk_device *d, vk_stage *s, nova_error *error) {
     TRY(commands_end(d, s->commands, error));
-    VK_TRY(d->api.ResetFences(d->device, 1, &s->fence), "a fence");
-    VK_TRY(vk_submit(d, s->commands, s->fence), "giving work to the device");
-    s->busy = true;
-    return NOVA_OK;
+    return vk_submit_fence(d, s->commands, s->fence, &s->busy, error);
 }
 
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error) {
@@ -914,7 +915,7 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         TRY(stage_begin(d, s, error));
         record_piece(d, s->commands, from, offset + at, &s->bytes, 0, n);
         TRY(stage_submit(d, s, error));
-        TRY(stage_wait(d, s, error));
+        TRY(vk_fence_wait(d, s->fence, &s->busy, error));
         memcpy((uint8_t *)data + at, s->bytes.map, (size_t)n);
     }
     return NOVA_OK;

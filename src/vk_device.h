@@ -129,7 +129,9 @@ typedef struct vk_device {
     void            *lock_user;
 
     VkCommandPool    pool;             /* of short work: uploads, tests */
+    VkCommandBuffer  once;             /* of that pool */
     VkFence          fence;
+    bool             busy;             /* what was submitted with it may still run */
     VkCommandPool    stage_pool;
     vk_stage         stages[VK_STAGES];
     uint32_t         next_stage;
@@ -158,8 +160,11 @@ static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *erro
 /* Gives recorded commands to the queue, under the host's lock. */
 static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence);
 
-/* Submits recorded commands and waits. Errors: DEVICE (lost, timeout), MEMORY. */
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error);
+/* Waits for what was submitted with a fence, if that may still run: *busy stays set where waiting failed, since then nothing may
+ * be changed, reset or freed that the device reads. Errors: DEVICE (lost, timeout), MEMORY. */
+static nova_result vk_fence_wait(const vk_device *d, VkFence fence, bool *busy, nova_error *error);
+/* Submits recorded commands, when what was submitted with the fence before is done. */
+static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands, VkFence fence, bool *busy, nova_error *error);
 
 #endif
 #endif

@@ -457,15 +457,13 @@ static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
 /* ---- Submitting ---- */
 
 static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, nova_error *error) {
-    vk_device *d = m->dev;
-    VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
-    VK_TRY(vk_submit(d, commands, m->fence), "giving work to the device");
+    TRY(vk_submit_fence(m->dev, commands, m->fence, &m->busy, error));
     m->n_submits++;
     m->n_dispatches += n_dispatch;
-    uint64_t start = clock_ns();
-    VK_TRY(d->api.WaitForFences(d->device, 1, &m->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+    uint64_t    start  = clock_ns();
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
     m->wait_ns += clock_ns() - start;
-    return NOVA_OK;
+    return result;
 }
 
 static nova_result record(vk_machine *m, VkCommandBuffer commands, bool once, const vk_dispatch *list, uint32_t n,
@@ -492,20 +490,32 @@ static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuf
     return NOVA_OK;
 }
 
-/* Runs a part of a list, recorded for this once. */
-static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_error *error) {
-    VkDescriptorPool own  = VK_NULL_HANDLE;
-    vk_device       *d    = m->dev;
-    VkDescriptorSet *sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *sets);
-    if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
-    nova_result result = vk_sets_open(d, n, &own, sets, error);
-    VkResult    r      = result == NOVA_OK ? d->api.ResetCommandPool(d->device, m->once_pool, 0) : VK_SUCCESS;
-    if (r != VK_SUCCESS) result = vk_fail(error, r, "a command pool");
-    if (result == NOVA_OK) result = record(m, m->once, true, list, n, sets, error);
-    if (result == NOVA_OK) result = submit(m, m->once, n, error);
-    if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
-    mem_free(&m->h, sets, n * sizeof *sets);
+static void once_sets_close(vk_machine *m) {
+    if (m->once_sets_pool) m->dev->api.DestroyDescriptorPool(m->dev->device, m->once_sets_pool, NULL);
+    mem_free(&m->h, m->once_sets, m->n_once_sets * sizeof *m->once_sets);
+    m->once_sets_pool = VK_NULL_HANDLE, m->once_sets = NULL, m->n_once_sets = 0;
+}
+
+/* At least n descriptor sets, which what is recorded for once writes anew. */
+static nova_result once_sets_reserve(vk_machine *m, uint32_t n, nova_error *error) {
+    if (n <= m->n_once_sets) return NOVA_OK;
+    once_sets_close(m);
+    m->once_sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *m->once_sets);
+    if (!m->once_sets) return fail_memory(error, n * sizeof *m->once_sets, "descriptors");
+    m->n_once_sets = n;
+    nova_result result = vk_sets_open(m->dev, n, &m->once_sets_pool, m->once_sets, error);
+    if (result != NOVA_OK) once_sets_close(m);
     return result;
+}
+
+/* Runs a part of a list, recorded for this once. */
+static nova_result run_once(vk_machine *m, const vk_dispatch *list, uint32_t n, nova_error *error) {
+    vk_device *d = m->dev;
+    TRY(vk_fence_wait(d, m->fence, &m->busy, error));
+    TRY(once_sets_reserve(m, n, error));
+    VK_TRY(d->api.ResetCommandPool(d->device, m->once_pool, 0), "a command pool");
+    TRY(record(m, m->once, true, list, n, m->once_sets, error));
+    return submit(m, m->once, n, error);
 }
 
 /* Dispatches from `first` on that are expected to last SUBMIT_NS, one at least. */
@@ -662,6 +672,7 @@ static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_e
 }
 
 static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error) {
+    TRY(vk_fence_wait(m->dev, m->fence, &m->busy, error));   /* it reads what is written now */
     write_now(m, p);
     if (x) write_x(m, m->desc.op_first >= m->desc.prog->n_body ? p->n_out : p->n_col, x, ld_x);
     m->head_done   = false;
@@ -834,6 +845,7 @@ static void vk_machine_close(vk_machine *m) {
     host       h = m->h;
     vk_device *d = m->dev;
     if (!d->borrowed) d->api.DeviceWaitIdle(d->device);
+    vk_fence_wait(d, m->fence, &m->busy, NULL);
     for (uint32_t i = 0; i < VK_REPLAYED * VK_CHOICE_KINDS; i++) {
         vk_recorded *r = &m->replayed[i / VK_CHOICE_KINDS][i % VK_CHOICE_KINDS];
         if (r->pool) d->api.DestroyDescriptorPool(d->device, r->pool, NULL);
@@ -841,6 +853,7 @@ static void vk_machine_close(vk_machine *m) {
     if (m->replay_pool) d->api.DestroyCommandPool(d->device, m->replay_pool, NULL);
     if (m->once_pool) d->api.DestroyCommandPool(d->device, m->once_pool, NULL);
     if (m->fence) d->api.DestroyFence(d->device, m->fence, NULL);
+    once_sets_close(m);
     vk_list_free(&m->list);
     arena_free(&m->a);
     mem_free(&h, m, sizeof *m);

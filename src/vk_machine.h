@@ -62,6 +62,10 @@ typedef struct vk_machine {
     VkCommandPool    replay_pool, once_pool;
     VkCommandBuffer  once;
     VkFence          fence;
+    bool             busy;             /* what was submitted may still run: waiting for it failed */
+    VkDescriptorPool once_sets_pool;   /* of what is recorded for once: the sets in once_sets, as many as any of it needed */
+    VkDescriptorSet *once_sets;
+    uint32_t         n_once_sets;
     vk_recorded      replayed[VK_REPLAYED][VK_CHOICE_KINDS];
     vk_list          list;             /* of the pass that is not replayed */
     double           cost_per_ns;      /* measured, of the slowest kind of work */

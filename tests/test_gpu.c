@@ -514,6 +514,46 @@ static void test_vulkan_faults(void) {
     tiny_free(&t);
 }
 
+/* A wait that fails while the work goes on: nothing is pulled away from under it, and the session is as before. */
+static void test_wait_faults(void) {
+    tiny    t;
+    int32_t ids[40];
+    tiny_make(&t, 1, false);
+    random_ids(ids, 40);
+    nova_engine_desc d = desc_for("gpu");
+    double *right = tiny_logits(&t, ids, 40);
+    for (uint32_t staged = 0; staged < 2; staged++) {
+        d.gpu_without = staged ? NOVA_GPU_MAPPED : 0;
+        for (long n = 1, hit = 1; hit; n++) {
+            rig               r;
+            nova_session_info info;
+            memset(&vkf, 0, sizeof vkf);
+            vkf.wait_at = n, vkf.code = VK_ERROR_OUT_OF_HOST_MEMORY;
+            bool open = rig_open(&r, &t, &d, NULL);
+            for (int k = 0; open && k < 2; k++) {   /* once in a prompt, once in a token */
+                nova_result result = nova_session_feed(r.session, ids, k ? 39 : 38, &r.error);
+                if (result == NOVA_OK && k == 0) result = nova_session_feed(r.session, ids + 38, 1, &r.error);
+                if (result != NOVA_OK) CHECK(result == NOVA_ERROR_MEMORY, "wait %ld: %d, %s", n, (int)result, r.error.message);
+                nova_session_reset(r.session);
+            }
+            hit = vkf.waits >= n;
+            vkf.wait_at = 0;
+            if (open) {
+                float *got = score(&r, ids, 40, 20);
+                CHECK(nmse(got, right, 40 * TINY_VOCAB) < 1e-9, "wait %ld: the logits behind it", n);
+                free(got);
+                nova_session_get_info(r.session, &info);
+                CHECK(info.n_tokens == 40, "%llu tokens", (unsigned long long)info.n_tokens);
+            }
+            rig_close(&r);
+            CHECK(vkf.live == 0, "wait %ld: %ld Vulkan objects are left", n, vkf.live);
+        }
+    }
+    memset(&vkf, 0, sizeof vkf);
+    free(right);
+    tiny_free(&t);
+}
+
 static void test_memory_faults(void) {
     tiny t;
     nova_engine_info info;
@@ -573,6 +613,7 @@ int main(void) {
     test_kernels();
     test_threads_and_reloads();
     test_names();
+    test_wait_faults();
     test_memory_faults();
     test_vulkan_faults();
     return test_end();

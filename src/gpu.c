@@ -17,8 +17,9 @@ static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) { re
 static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
     return (void)g, (void)p, (void)k, (void)x, (void)ld_x, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error) {
+    return (void)g, (void)first, (void)n, (void)logits, (void)ld, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu_group *g) { return (void)g, UINT32_MAX; }
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) { return (void)g, (void)out, (void)error, NOVA_OK; }
@@ -257,8 +258,11 @@ static vk_machine *last_machine(const gpu_group *g) {
     return g->machines[k];
 }
 
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    return vk_machine_head(last_machine(g), first, n, logits, ld, error);
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error) {
+    vk_machine *m = last_machine(g);
+    m->cancelled = cancelled, m->cancelled_user = user;
+    return vk_machine_head(m, first, n, logits, ld, error);
 }
 
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) {

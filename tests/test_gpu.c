@@ -263,6 +263,62 @@ static void test_batch_and_slide(void) {
     tiny_free(&t);
 }
 
+static nova_session *to_cancel;
+static void cancel_now(void) { nova_session_cancel(to_cancel); }
+
+/* More sessions than a recorded pass has, one of which is cancelled while the device works: every one goes on where it was,
+ * and gives what it would have given. The same with a wait that fails. */
+static void test_cancel_batch(void) {
+    enum { N = 10, TOKENS = 6 };
+    tiny    t;
+    int32_t ids[12] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, right[N][TOKENS];
+    tiny_make(&t, 2, false);
+    for (long fault = -2; fault < 40; fault++) {   /* -2: none; -1: cancelled; else the wait that fails */
+        nova_session     *sessions[N];
+        nova_token        tokens[N];
+        nova_result       results[N];
+        nova_session_desc sd;
+        nova_engine_desc  d = desc_for("gpu");
+        rig               r;
+        memset(&sd, 0, sizeof sd);
+        sd.ignore_end = true;
+        d.n_sessions = N;
+        CHECK(rig_open(&r, &t, &d, &sd), "%s", r.error.message);
+        sessions[0] = r.session;
+        for (int s = 1; s < N; s++) sessions[s] = nova_session_open(r.engine, &sd, &r.error);
+        for (int s = 0; s < N; s++) CHECK(nova_session_feed(sessions[s], ids + s % 3, 9, &r.error) == NOVA_OK, "%s", r.error.message);
+        to_cancel = sessions[4];
+        uint32_t got[N] = {0};
+        for (int round = 0; round < 4 * TOKENS; round++) {
+            nova_session *now[N];
+            size_t        n = 0, of[N];
+            for (size_t s = 0; s < N; s++)
+                if (got[s] < TOKENS) of[n] = s, now[n++] = sessions[s];
+            if (n == 0) break;
+            if (fault == -1 && round == 2) vkf_on_wait = cancel_now;
+            if (fault >= 0 && round == 2) vkf.waits = 0, vkf.wait_at = fault + 1, vkf.code = VK_ERROR_OUT_OF_HOST_MEMORY;
+            nova_session_next_batch(now, n, tokens, results, &r.error);
+            vkf_on_wait = NULL;
+            for (size_t k = 0; k < n; k++) {
+                bool failed = results[k] == NOVA_CANCELLED || results[k] == NOVA_ERROR_MEMORY;
+                CHECK(results[k] == NOVA_OK || (failed && fault > -2), "fault %ld, session %zu: %d, %s", fault, of[k], (int)results[k], r.error.message);
+                if (results[k] != NOVA_OK) continue;
+                if (fault == -2) right[of[k]][got[of[k]]] = tokens[k].id;
+                CHECK(tokens[k].id == right[of[k]][got[of[k]]], "fault %ld, session %zu, token %u", fault, of[k], got[of[k]]);
+                got[of[k]]++;
+            }
+        }
+        for (int s = 0; s < N; s++) CHECK(got[s] == TOKENS, "fault %ld, session %d gave %u tokens", fault, s, got[s]);
+        bool last = fault >= 0 && vkf.waits <= fault;
+        memset(&vkf, 0, sizeof vkf);
+        for (int s = 1; s < N; s++) nova_session_close(sessions[s]);
+        rig_close(&r);
+        if (last) break;
+    }
+    memset(&vkf, 0, sizeof vkf);
+    tiny_free(&t);
+}
+
 static bool never(void *user, const char *what, uint64_t done, uint64_t total) { return (void)user, (void)what, (void)done, (void)total, false; }
 
 static void test_cancel_and_budget(void) {
@@ -608,6 +664,7 @@ int main(void) {
     test_output_alone(n);
     test_batch_and_slide();
     test_cancel_and_budget();
+    test_cancel_batch();
     test_shared_device();
     test_kept_pipelines();
     test_kernels();

@@ -75,8 +75,10 @@ VKF_CALL(QueueSubmit, (VkQueue q, uint32_t n, const VkSubmitInfo *i, VkFence f),
 VKF_CALL(DeviceWaitIdle, (VkDevice d), (d), 0)
 
 /* Waiting must not be cut short where it is the fence's wait that fails: the work goes on and its memory would go away under it. */
+static void (*vkf_on_wait)(void);   /* called by every wait for a fence */
 static PFN_vkWaitForFences vkf_real_WaitForFences;
 static VKAPI_ATTR VkResult VKAPI_CALL vkf_WaitForFences(VkDevice d, uint32_t n, const VkFence *f, VkBool32 all, uint64_t ns) {
+    if (vkf_on_wait) vkf_on_wait();
     if (vkf.wait_at && ++vkf.waits == vkf.wait_at) return vkf.code;
     VkResult r = vkf_real_WaitForFences(d, n, f, all, ns);
     return vkf_fails() ? vkf.code : r;

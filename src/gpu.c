@@ -132,6 +132,11 @@ static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
     return true;
 }
 
+static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_desc *m) {
+    uint64_t bytes, room;
+    return is_supported(d, m->op_first, m->op_last) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
+}
+
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the
  * output being one; what was taken is subtracted. */
 static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last, uint32_t *allowed) {
@@ -142,11 +147,11 @@ static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last,
     while (*allowed && next < first) {
         uint32_t begin = next == layer_begin(p, 0) ? 0 : next;        /* the first layer brings the embedding */
         vk_machine_desc m = machine_desc(d, begin, last);
-        if (!is_supported(d, begin, last) || vk_machine_bytes(dev, &m) > room_of(dev)) {
+        if (!fits_on(dev, d, &m)) {
             if (begin == next) break;
             begin = next;                                              /* the embedding alone does not fit */
             m = machine_desc(d, begin, last);
-            if (!is_supported(d, begin, last) || vk_machine_bytes(dev, &m) > room_of(dev)) break;
+            if (!fits_on(dev, d, &m)) break;
         }
         first = begin;
         --*allowed;

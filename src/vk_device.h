@@ -115,6 +115,7 @@ typedef struct vk_device {
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
     uint64_t         taken;            /* bytes of device-local memory */
+    uint64_t         expected;         /* bytes of slices that are still to be taken, as far as known: blocks are made to fit */
 
     VkDescriptorSetLayout set_layout;
     VkPipelineLayout      layout;
@@ -146,6 +147,9 @@ static void        vk_device_close(vk_device *d);
 
 /* A slice aligned to 256, contents zero for READBACK and UPLOAD, undefined for DEVICE. Sub-allocated from blocks, never given
  * back before the close. Errors: MEMORY (budget, with numbers), DEVICE. */
+static uint64_t    vk_slice_bytes(uint64_t size);   /* what a slice of this size takes */
+/* What slices of `total` bytes, none larger than `largest`, leave unused at most at the ends of blocks. */
+static uint64_t    vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest);
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
 
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is

@@ -78,8 +78,9 @@ typedef struct vk_machine {
     uint64_t         n_submits, n_dispatches, wait_ns;   /* since opening */
 } vk_machine;
 
-/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers. */
-static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc);
+/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers; and how many must be free, since
+ * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
+static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
 /* Loads weights with progress, makes the pipelines, records. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */

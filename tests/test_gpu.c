@@ -149,6 +149,17 @@ static void test_limits(void) {
     d.n_batch = 40;
     vkf.max_range = (uint64_t)128 << 10;
     vkf.max_alloc = (uint64_t)1 << 20;
+    rig r;
+    nova_engine_info info;
+    memset(&info, 0, sizeof info);
+    if (rig_open(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
+    CHECK(info.gpu_layers == 3, "%u layers at low limits, %s", info.gpu_layers, r.error.message);
+    rig_close(&r);
+    d.n_batch = 4000, d.n_ctx = 4000;   /* buffers that are no bindings: the CPU's */
+    if (rig_open(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
+    CHECK(info.n_ctx == 4000 && info.gpu_layers == 0, "%u layers where no buffer fits a binding, %s", info.gpu_layers, r.error.message);
+    rig_close(&r);
+    d.n_batch = 40, d.n_ctx = 64;
     check_score(&t, &d, ids, right, 40, 40, 1e-9, "low limits");
     check_score(&t, &d, ids, right, 40, 1, 1e-9, "low limits");
     vkf.max_range = vkf.max_alloc = 0;
@@ -345,7 +356,7 @@ static void test_cancel_and_budget(void) {
     }
     rig_close(&r);
     uint32_t before = info.n_layers;
-    for (uint64_t budget = (uint64_t)8 << 20; budget > 16384; budget = budget * 3 / 4) {
+    for (uint64_t budget = (uint64_t)8 << 20; budget > 16384; budget = budget > info.vram_bytes + 262144 ? budget * 3 / 4 : budget * 63 / 64) {
         d.vram_bytes = budget;
         memset(&info, 0, sizeof info);
         if (rig_open(&r, &t, &d, NULL)) {

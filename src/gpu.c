@@ -17,8 +17,9 @@ static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) { re
 static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
     return (void)g, (void)p, (void)k, (void)x, (void)ld_x, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error) {
+    return (void)g, (void)first, (void)n, (void)logits, (void)ld, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu_group *g) { return (void)g, UINT32_MAX; }
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) { return (void)g, (void)out, (void)error, NOVA_OK; }
@@ -131,6 +132,11 @@ static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
     return true;
 }
 
+static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_desc *m) {
+    uint64_t bytes, room;
+    return is_supported(d, m->op_first, m->op_last) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
+}
+
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the
  * output being one; what was taken is subtracted. */
 static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last, uint32_t *allowed) {
@@ -141,11 +147,11 @@ static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last,
     while (*allowed && next < first) {
         uint32_t begin = next == layer_begin(p, 0) ? 0 : next;        /* the first layer brings the embedding */
         vk_machine_desc m = machine_desc(d, begin, last);
-        if (!is_supported(d, begin, last) || vk_machine_bytes(dev, &m) > room_of(dev)) {
+        if (!fits_on(dev, d, &m)) {
             if (begin == next) break;
             begin = next;                                              /* the embedding alone does not fit */
             m = machine_desc(d, begin, last);
-            if (!is_supported(d, begin, last) || vk_machine_bytes(dev, &m) > room_of(dev)) break;
+            if (!fits_on(dev, d, &m)) break;
         }
         first = begin;
         --*allowed;
@@ -241,7 +247,7 @@ static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float
         vk_machine *m = g->machines[i];
         if (!m) continue;
         if (before) {
-            TRY(vk_machine_x(before, p->n_col, g->x, g->ld_x, error));
+            TRY(vk_machine_x(before, m->desc.op_first < m->desc.prog->n_body ? p->n_col : p->n_out, g->x, g->ld_x, error));
             x = g->x, ld_x = g->ld_x;
         }
         m->cancelled = cancelled, m->cancelled_user = user;
@@ -257,8 +263,11 @@ static vk_machine *last_machine(const gpu_group *g) {
     return g->machines[k];
 }
 
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    return vk_machine_head(last_machine(g), first, n, logits, ld, error);
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error) {
+    vk_machine *m = last_machine(g);
+    m->cancelled = cancelled, m->cancelled_user = user;
+    return vk_machine_head(m, first, n, logits, ld, error);
 }
 
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) {

@@ -49,7 +49,8 @@ typedef struct gpu_choices {
  * where the pass gave none and gpu_head is to be asked. */
 static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row);
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error);
 static uint32_t    gpu_columns(const gpu_group *g);
 
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error);

@@ -192,7 +192,7 @@ static nova_result run_body(nova_engine *e, uint32_t n_choices, nova_error *erro
 }
 
 static nova_result run_head(nova_engine *e, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    if (e->gpu) return gpu_head(e->gpu, first, n, logits, ld, error);
+    if (e->gpu) return gpu_head(e->gpu, first, n, logits, ld, e->cpu.cancelled, e->cpu.cancelled_user, error);
     *logits = e->cpu.buf[BUF_LOGITS];
     *ld     = e->prog.width[BUF_LOGITS];
     return cpu_head(&e->cpu, first, n) == NOVA_OK ? NOVA_OK : fail(error, NOVA_CANCELLED, "cancelled");
@@ -471,14 +471,18 @@ static nova_result prepare_next(nova_session *s, nova_error *error) {
     return reserve(s, 1, error);
 }
 
-/* Logits of a pass whose tokens are part of their sessions now: they come in any case, so that no session is left between. */
+/* Logits of a pass, which cannot be cancelled any more. Where they fail, the pass's tokens stay pending: no session is left
+ * between. */
 static void finish_pass(nova_engine *e, nova_session *const *sessions, size_t n, nova_result *results) {
     if (e->gpu && gpu_get_choices(e->gpu, 0)) {
+        pass_commit(e);
         spread_choices(e, sessions, n, results);
         return;
     }
     e->cpu.cancelled = NULL;
     nova_result logits = pass_logits(e, NULL, NULL, 0, &e->pass_error);
+    if (logits == NOVA_OK) pass_commit(e);
+    for (uint32_t r = 0; r < e->now.n_run; r++) e->run_sessions[r]->has_logits = logits == NOVA_OK;
     for (size_t i = 0; i < n; i++)
         if (results[i] == NOVA_OK && logits != NOVA_OK) results[i] = logits;
         else if (results[i] == NOVA_OK && !vector_finite(e->cpu.level, sessions[i]->logits, e->model->n_vocab)) {
@@ -508,7 +512,6 @@ static void evaluate_pending(nova_session *const *sessions, size_t n, bool to_ch
         for (size_t i = 0; i < n; i++)
             if (results[i] == NOVA_OK && (body != NOVA_CANCELLED || take_cancel(sessions[i]))) results[i] = body;
     }
-    pass_commit(e);
     finish_pass(e, sessions, n, results);
 }
 

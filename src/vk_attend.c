@@ -221,9 +221,14 @@ static attend_plan plan_of(const vk_device *d, const vk_attend *a) {
     return path == ATTEND_FEW ? few_plan(d, a) : many_plan(d, a);
 }
 
+/* Of one split. */
+static uint64_t split_bytes(const vk_attend *a) {
+    return (uint64_t)a->n_col * a->n_head * (a->cache->head_dim_v + 2) * sizeof(float);
+}
+
 static uint64_t vk_attend_partial(const vk_device *d, const vk_attend *a) {
     attend_plan p = plan_of(d, a);
-    return p.n_splits == 1 ? 0 : (uint64_t)a->n_col * a->n_head * p.n_splits * (a->cache->head_dim_v + 2) * sizeof(float);
+    return p.n_splits == 1 ? 0 : p.n_splits * split_bytes(a);
 }
 
 /* The specialization constants, push constants and bindings of attend.glsl. */
@@ -281,6 +286,8 @@ static void vk_attend_add(const vk_device *d, vk_list *list, const vk_attend *a)
     static const vk_kernel kernels[] = {KERNEL_ATTEND, KERNEL_ATTEND, KERNEL_ATTEND_MANY, KERNEL_ATTEND_CM};
     attend_plan p   = plan_of(d, a);
     bool        few = p.path == ATTEND_FEW;
+    if (p.n_splits > 1 && p.n_splits * split_bytes(a) > a->partial.size)
+        p.n_splits = (uint32_t)size_max(1, (size_t)(a->partial.size / split_bytes(a)));
     vk_dispatch x   = attend_dispatch(kernels[p.path], a, &p);
     x.groups[0] = a->cache->n_head_kv * p.head_blocks;
     x.groups[1] = few ? p.n_splits : many_blocks(a, &p);

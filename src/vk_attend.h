@@ -49,7 +49,7 @@ typedef struct vk_attend {
     const vk_now   *now;
     const vk_cache *cache;
     vk_slice        q, out;            /* [n_col][ld] floats; q turned by vk_store */
-    vk_slice        partial;           /* vk_attend_partial bytes, may be shared by all layers; size 0 where that says 0 */
+    vk_slice        partial;           /* vk_attend_partial bytes, or with fewer, fewer splits; all layers may share it */
     vk_slice        sinks;             /* size 0: none; else a learned score a head, which takes weight and has no value */
     uint32_t        ld_q, ld_out;
     uint32_t        n_col, n_run;      /* most of a pass */

@@ -6,6 +6,8 @@
 #define VK_MOST_DEVICES  16
 #define VK_BLOCK_DEVICE  ((uint64_t)64 << 20)   /* least size of a block of device memory */
 #define VK_BLOCK_HOST    ((uint64_t)1 << 20)
+#define VK_BLOCK_MOST    ((uint64_t)1 << 30)   /* greatest, but for a slice that is larger */
+#define VK_BLOCK_ROUND   ((uint64_t)64 << 10)   /* what drivers may round a block up by */
 #define VK_SLICE_ALIGN   256                    /* the largest alignment that a binding's offset may need */
 #define VK_STAGING       ((uint64_t)4 << 20)     /* of one stage */
 #define VK_WAIT_NS       ((uint64_t)300 * 1000000000u)   /* behind which a device counts as hung */
@@ -605,23 +607,27 @@ static nova_result vk_device_open(vk_device **out, const host *h, const vk_devic
     return NOVA_OK;
 }
 
+static void block_close(const vk_device *d, vk_block *b) {
+    if (b->buffer) d->api.DestroyBuffer(d->device, b->buffer, NULL);
+    if (b->memory) d->api.FreeMemory(d->device, b->memory, NULL);   /* unmaps too */
+    memset(b, 0, sizeof *b);
+}
+
 static void device_objects_close(vk_device *d) {
-    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* every submit was waited for; the host's queues are its own */
+    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* the host's queues are its own: there, own fences tell */
+    vk_fence_wait(d, d->fence, &d->busy, NULL);
     for (uint32_t i = 0; i < d->n_pipelines; i++) d->api.DestroyPipeline(d->device, d->pipelines[i].handle, NULL);
     if (d->cache) d->api.DestroyPipelineCache(d->device, d->cache, NULL);
     if (d->layout) d->api.DestroyPipelineLayout(d->device, d->layout, NULL);
     if (d->set_layout) d->api.DestroyDescriptorSetLayout(d->device, d->set_layout, NULL);
     for (uint32_t i = 0; i < VK_STAGES; i++) {
-        if (d->stages[i].busy) d->api.WaitForFences(d->device, 1, &d->stages[i].fence, VK_TRUE, VK_WAIT_NS);
+        vk_fence_wait(d, d->stages[i].fence, &d->stages[i].busy, NULL);
         if (d->stages[i].fence) d->api.DestroyFence(d->device, d->stages[i].fence, NULL);
     }
     if (d->stage_pool) d->api.DestroyCommandPool(d->device, d->stage_pool, NULL);
     if (d->pool) d->api.DestroyCommandPool(d->device, d->pool, NULL);
     if (d->fence) d->api.DestroyFence(d->device, d->fence, NULL);
-    for (uint32_t i = 0; i < d->n_blocks; i++) {
-        if (d->blocks[i].buffer) d->api.DestroyBuffer(d->device, d->blocks[i].buffer, NULL);
-        if (d->blocks[i].memory) d->api.FreeMemory(d->device, d->blocks[i].memory, NULL);   /* unmaps too */
-    }
+    for (uint32_t i = 0; i < d->n_blocks; i++) block_close(d, &d->blocks[i]);
 }
 
 static void vk_device_close(vk_device *d) {
@@ -669,14 +675,15 @@ static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     return (f & rather) == rather ? 2 : 1;
 }
 
-static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, nova_error *error) {
+/* `local`: in device-local memory or not at all. */
+static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, bool local, nova_error *error) {
     VkMemoryAllocateInfo info;
     VkResult             r    = VK_ERROR_OUT_OF_DEVICE_MEMORY;
     uint32_t             tried = 0;
     memset(&info, 0, sizeof info);
     info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     info.allocationSize = size;
-    for (int wish = 0; wish < 2; wish++)
+    for (int wish = 0; wish < (local ? 1 : 2); wish++)
         for (int fit = 3; fit > 0; fit--)
             for (uint32_t t = 0; t < d->memory.memoryTypeCount; t++) {
                 if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
@@ -699,7 +706,17 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
     return vk_fail(error, r, what);
 }
 
-static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_error *error) {
+static uint64_t vram_limit(const vk_device *d) {
+    uint64_t limit = d->desc.vram_limit;
+    return limit && limit < d->caps.heap_free ? limit : d->caps.heap_free;
+}
+
+static nova_result beyond_limit(const vk_device *d, uint64_t size, nova_error *error) {
+    return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory and %llu more are beyond the limit of %llu",
+                (unsigned long long)d->taken, (unsigned long long)size, (unsigned long long)vram_limit(d));
+}
+
+static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, bool local, nova_error *error) {
     VkBufferCreateInfo   info;
     VkMemoryRequirements need;
     memset(&info, 0, sizeof info);
@@ -708,7 +725,8 @@ static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_err
     info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     VK_TRY(d->api.CreateBuffer(d->device, &info, NULL, &b->buffer), "a buffer");
     d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
-    TRY(allocate(d, b, need.memoryTypeBits, need.size, error));
+    if (b->use == VK_USE_DEVICE && d->taken + need.size > vram_limit(d)) return beyond_limit(d, need.size, error);
+    TRY(allocate(d, b, need.memoryTypeBits, need.size, local, error));
     VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
     b->size = size;
     if (b->use == VK_USE_DEVICE) d->taken += need.size;
@@ -716,19 +734,34 @@ static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_err
     return NOVA_OK;
 }
 
-static uint64_t vram_limit(const vk_device *d) { return d->desc.vram_limit ? d->desc.vram_limit : d->caps.heap_free; }
+static uint64_t most_block(const vk_device *d) { return d->caps.max_alloc < VK_BLOCK_MOST ? d->caps.max_alloc : VK_BLOCK_MOST; }
+
+/* A block that is left behind has less free than the slice that did not fit; large slices have blocks of their own. Drivers round
+ * each block up. */
+static uint64_t vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest) {
+    uint64_t most = most_block(d), large = most / 4 + 1;
+    if (largest > large) largest = large;
+    return total / (most - largest + 1) * largest + (1 + total / large) * VK_BLOCK_ROUND;
+}
+
+/* As much as is still expected, in few blocks. */
+static uint64_t block_size(const vk_device *d, vk_use use, uint64_t least) {
+    uint64_t size = VK_BLOCK_HOST, limit = vram_limit(d);
+    if (use == VK_USE_DEVICE) {
+        size = !d->expected ? VK_BLOCK_DEVICE : d->expected < VK_BLOCK_MOST ? d->expected : VK_BLOCK_MOST;
+        if (d->expected && least > most_block(d) / 4) size = least;
+        if (d->taken + size > limit) size = limit > d->taken ? (limit - d->taken) & ~(uint64_t)(VK_SLICE_ALIGN - 1) : 0;
+    }
+    if (size > d->caps.max_alloc) size = d->caps.max_alloc & ~(uint64_t)(VK_SLICE_ALIGN - 1);
+    return size < least ? least : size;
+}
 
 static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
-    uint64_t size = use == VK_USE_DEVICE ? VK_BLOCK_DEVICE : VK_BLOCK_HOST, limit = vram_limit(d);
-    if (use == VK_USE_DEVICE && d->taken + size > limit) size = limit > d->taken ? (limit - d->taken) & ~(uint64_t)255 : 0;
-    if (size < least) size = least;
-    if (size > d->caps.max_alloc) size = least;
+    uint64_t size = block_size(d, use, least);
     if (size > d->caps.max_alloc)
         return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
                     (unsigned long long)d->caps.max_alloc);
-    if (use == VK_USE_DEVICE && d->taken + size > limit)
-        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory and %llu more are beyond the limit of %llu",
-                    (unsigned long long)d->taken, (unsigned long long)size, (unsigned long long)limit);
+    if (use == VK_USE_DEVICE && d->taken + size > vram_limit(d)) return beyond_limit(d, size, error);
     if (d->n_blocks == d->cap_blocks) {
         uint32_t  cap = d->cap_blocks ? 2 * d->cap_blocks : 16;
         vk_block *more = (vk_block *)mem_resize(&d->h, d->blocks, d->cap_blocks * sizeof *more, cap * sizeof *more);
@@ -738,7 +771,12 @@ static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_erro
     vk_block *b = &d->blocks[d->n_blocks++];   /* counted at once: closing takes back what it has got by then */
     memset(b, 0, sizeof *b);
     b->use = use;
-    return block_open(d, b, size, error);
+    if (size > least) {   /* so much at once may be more than there is in one piece */
+        if (block_open(d, b, size, use == VK_USE_DEVICE, NULL) == NOVA_OK) return NOVA_OK;
+        block_close(d, b);
+        b->use = use;
+    }
+    return block_open(d, b, least, false, error);
 }
 
 static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
@@ -751,17 +789,19 @@ static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
     return true;
 }
 
+static uint64_t vk_slice_bytes(uint64_t size) { return (size + VK_SLICE_ALIGN - 1) & ~(uint64_t)(VK_SLICE_ALIGN - 1); }
+
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error) {
+    uint64_t rounded = vk_slice_bytes(size);
+    bool     found   = false;
     memset(out, 0, sizeof *out);
-    uint64_t rounded = (size + VK_SLICE_ALIGN - 1) & ~(uint64_t)(VK_SLICE_ALIGN - 1);
     if (rounded < size) return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory", (unsigned long long)size);
-    for (uint32_t i = 0; i < d->n_blocks; i++)
-        if (block_take(&d->blocks[i], use, rounded, out)) {
-            out->size = size;
-            return NOVA_OK;
-        }
-    TRY(block_add(d, use, rounded, error));
-    block_take(&d->blocks[d->n_blocks - 1], use, rounded, out);
+    for (uint32_t i = 0; i < d->n_blocks && !found; i++) found = block_take(&d->blocks[i], use, rounded, out);
+    if (!found) {
+        TRY(block_add(d, use, rounded, error));
+        block_take(&d->blocks[d->n_blocks - 1], use, rounded, out);
+    }
+    if (use == VK_USE_DEVICE) d->expected -= rounded < d->expected ? rounded : d->expected;
     out->size = size;
     return NOVA_OK;
 }
@@ -780,14 +820,23 @@ static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence 
     return r;
 }
 
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error) {
-    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
-    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
-    VK_TRY(d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+static nova_result vk_fence_wait(const vk_device *d, VkFence fence, bool *busy, nova_error *error) {
+    if (!*busy) return NOVA_OK;
+    VkResult r = d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS);
+    if (r == VK_SUCCESS || r == VK_ERROR_DEVICE_LOST) *busy = false;   /* a lost device runs nothing any more */
+    VK_TRY(r, "waiting for the device");
     return NOVA_OK;
 }
 
-/* A command buffer of the device's own pool, for once. */
+static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands, VkFence fence, bool *busy, nova_error *error) {
+    TRY(vk_fence_wait(d, fence, busy, error));
+    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
+    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
+    *busy = true;
+    return NOVA_OK;
+}
+
+/* The command buffer of the device's own pool, for once. */
 static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
     VkCommandBufferAllocateInfo allocate_info;
     VkCommandBufferBeginInfo    begin;
@@ -799,7 +848,10 @@ static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_
     allocate_info.commandBufferCount = 1;
     begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, commands), "a command buffer");
+    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
+    if (!d->once) VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, &d->once), "a command buffer");
+    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
+    *commands = d->once;
     VK_TRY(d->api.BeginCommandBuffer(*commands, &begin), "recording");
     return NOVA_OK;
 }
@@ -817,12 +869,10 @@ static nova_result commands_end(vk_device *d, VkCommandBuffer commands, nova_err
     return NOVA_OK;
 }
 
-/* Runs what was recorded, and takes the pool's command buffers back. */
 static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
     TRY(commands_end(d, commands, error));
-    TRY(vk_submit_wait(d, commands, d->fence, error));
-    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
-    return NOVA_OK;
+    TRY(vk_submit_fence(d, commands, d->fence, &d->busy, error));
+    return vk_fence_wait(d, d->fence, &d->busy, error);
 }
 
 static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_slice *from, uint64_t from_at, const vk_slice *to,
@@ -832,13 +882,6 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
     region.dstOffset = to->offset + to_at;
     region.size      = size;
     d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
-}
-
-static nova_result stage_wait(vk_device *d, vk_stage *s, nova_error *error) {
-    if (!s->busy) return NOVA_OK;
-    VK_TRY(d->api.WaitForFences(d->device, 1, &s->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
-    s->busy = false;
-    return NOVA_OK;
 }
 
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
@@ -865,7 +908,7 @@ static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
 static nova_result stage_next(vk_device *d, vk_stage **out, nova_error *error) {
     *out = &d->stages[d->next_stage++ % VK_STAGES];
     TRY(stage_open(d, *out, error));
-    return stage_wait(d, *out, error);
+    return vk_fence_wait(d, (*out)->fence, &(*out)->busy, error);
 }
 
 static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
@@ -879,10 +922,7 @@ static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
 
 static nova_result stage_submit(vk_device *d, vk_stage *s, nova_error *error) {
     TRY(commands_end(d, s->commands, error));
-    VK_TRY(d->api.ResetFences(d->device, 1, &s->fence), "a fence");
-    VK_TRY(vk_submit(d, s->commands, s->fence), "giving work to the device");
-    s->busy = true;
-    return NOVA_OK;
+    return vk_submit_fence(d, s->commands, s->fence, &s->busy, error);
 }
 
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error) {
@@ -914,14 +954,14 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         TRY(stage_begin(d, s, error));
         record_piece(d, s->commands, from, offset + at, &s->bytes, 0, n);
         TRY(stage_submit(d, s, error));
-        TRY(stage_wait(d, s, error));
+        TRY(vk_fence_wait(d, s->fence, &s->busy, error));
         memcpy((uint8_t *)data + at, s->bytes.map, (size_t)n);
     }
     return NOVA_OK;
 }
 
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error) {
-    VkCommandBuffer commands;
+    VkCommandBuffer commands = VK_NULL_HANDLE;
     TRY(commands_begin(d, &commands, error));
     d->api.CmdFillBuffer(commands, to->buffer, to->offset, to->size & ~(uint64_t)3, word);
     return commands_run(d, commands, error);

@@ -115,6 +115,7 @@ typedef struct vk_device {
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
     uint64_t         taken;            /* bytes of device-local memory */
+    uint64_t         expected;         /* bytes of slices that are still to be taken, as far as known: blocks are made to fit */
 
     VkDescriptorSetLayout set_layout;
     VkPipelineLayout      layout;
@@ -129,7 +130,9 @@ typedef struct vk_device {
     void            *lock_user;
 
     VkCommandPool    pool;             /* of short work: uploads, tests */
+    VkCommandBuffer  once;             /* of that pool */
     VkFence          fence;
+    bool             busy;             /* what was submitted with it may still run */
     VkCommandPool    stage_pool;
     vk_stage         stages[VK_STAGES];
     uint32_t         next_stage;
@@ -144,6 +147,9 @@ static void        vk_device_close(vk_device *d);
 
 /* A slice aligned to 256, contents zero for READBACK and UPLOAD, undefined for DEVICE. Sub-allocated from blocks, never given
  * back before the close. Errors: MEMORY (budget, with numbers), DEVICE. */
+static uint64_t    vk_slice_bytes(uint64_t size);   /* what a slice of this size takes */
+/* What slices of `total` bytes, none larger than `largest`, leave unused at most at the ends of blocks. */
+static uint64_t    vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest);
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
 
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
@@ -158,8 +164,11 @@ static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *erro
 /* Gives recorded commands to the queue, under the host's lock. */
 static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence);
 
-/* Submits recorded commands and waits. Errors: DEVICE (lost, timeout), MEMORY. */
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error);
+/* Waits for what was submitted with a fence, if that may still run: *busy stays set where waiting failed, since then nothing may
+ * be changed, reset or freed that the device reads. Errors: DEVICE (lost, timeout), MEMORY. */
+static nova_result vk_fence_wait(const vk_device *d, VkFence fence, bool *busy, nova_error *error);
+/* Submits recorded commands, when what was submitted with the fence before is done. */
+static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands, VkFence fence, bool *busy, nova_error *error);
 
 #endif
 #endif

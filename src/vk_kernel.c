@@ -245,8 +245,9 @@ static void vk_record_end(vk_device *d, VkCommandBuffer commands) {
     memset(&barrier, 0, sizeof barrier);
     barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                            VK_ACCESS_TRANSFER_WRITE_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT | VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
 }
 
 static void record_copy(const vk_device *d, VkCommandBuffer commands, const vk_dispatch *x) {
@@ -278,7 +279,7 @@ static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch 
 }
 
 static nova_result run_with_sets(vk_device *d, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets, nova_error *error) {
-    VkCommandBuffer commands;
+    VkCommandBuffer commands = VK_NULL_HANDLE;
     TRY(commands_begin(d, &commands, error));
     vk_record(d, commands, list, n, sets);
     return commands_run(d, commands, error);
@@ -292,6 +293,7 @@ static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova
     if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
     nova_result result = vk_sets_open(d, n, &own, sets, error);
     if (result == NOVA_OK) result = run_with_sets(d, list, n, sets, error);
+    if (d->busy) d->api.DeviceWaitIdle(d->device);
     if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
     mem_free(&d->h, sets, n * sizeof *sets);
     return result;

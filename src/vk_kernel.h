@@ -67,7 +67,7 @@ typedef struct vk_statistics {
 static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error);
 static void        vk_statistics_free(vk_device *d, vk_statistics *s);
 
-/* Makes what was recorded visible to the host. */
+/* Makes what was recorded visible to the host, and to what is submitted later: a fence alone makes nothing visible. */
 static void vk_record_end(vk_device *d, VkCommandBuffer commands);
 
 /* Compiles, records, runs and waits: for tests and for work at opening. */

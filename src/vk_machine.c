@@ -7,6 +7,7 @@
 #define FIRST_GUESS     5.0       /* multiply-adds a nanosecond, before anything was measured */
 #define HEADER_WORDS    16
 #define RUN_WORDS       12
+#define VK_MOST_COLUMNS 65535u    /* of a pass: every device takes as many workgroups along an axis */
 
 static uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 
@@ -61,20 +62,107 @@ static uint64_t scratch_bytes(const vk_device *d, const vk_machine_desc *desc) {
     return most;
 }
 
-static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc) {
-    uint64_t total = now_words(desc) * 4 + 4096;
-    for (int b = 0; b < BUF_COUNT; b++)
-        if (is_used(b)) total += (uint64_t)columns_in(desc, b) * ld_of(desc, b) * sizeof(float);
-    total += (uint64_t)desc->n_batch * (ld_of(desc, BUF_X) + ld_of(desc, BUF_ATT)) * sizeof(float);
-    for (int b = 0; b < BUF_COUNT; b++)
-        if (has_twin(d, b)) total += vk_quantised_bytes(ld_of(desc, b), desc->n_batch);
-    total += scratch_bytes(d, desc);
+static attend_path forced_attend(const vk_machine_desc *d, uint32_t n_col) {
+    if (!d->force || n_col <= VK_MATVEC_MAX) return ATTEND_BEST;
+    return d->force & NOVA_GPU_MATRIX_F16 ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+}
+
+/* A layer's attention, without buffers and columns. */
+static vk_attend attend_shape_of(const vk_machine_desc *d, uint32_t layer, const vk_cache *cache) {
+    const kv_layer *kv = &d->kv->layers[layer];
+    vk_attend       x;
+    memset(&x, 0, sizeof x);
+    x.cache    = cache;
+    x.ld_q     = ld_of(d, BUF_Q);
+    x.ld_out   = ld_of(d, BUF_ATT);
+    x.n_ctx    = d->n_ctx;
+    x.n_head   = d->model->layers[layer].n_head;
+    x.n_rot    = 2 * d->prog->rope.n_pairs;
+    x.neox     = d->model->kind->rope_neox;
+    x.scale    = kv->shape.scale;
+    x.soft_cap = kv->shape.soft_cap;
+    x.barrier  = true;
+    return x;
+}
+
+/* The most that any number of columns needs for attention over a split cache. */
+static uint64_t partial_bytes(const vk_device *d, const vk_machine_desc *desc) {
+    uint64_t most = 0;
     for (uint32_t i = desc->op_first; i < desc->op_last; i++) {
-        const op *o = &desc->prog->ops[i];
-        if (o->kind == OP_STORE) total += cache_bytes_of(desc, o->layer);
-        for (uint32_t k = 0; k < o->n_w; k++) total += vk_weight_bytes(d, o->w[k]);
+        if (desc->prog->ops[i].kind != OP_ATTEND) continue;
+        vk_cache  cache = cache_of(desc, desc->prog->ops[i].layer);
+        vk_attend x     = attend_shape_of(desc, desc->prog->ops[i].layer, &cache);
+        for (uint64_t n = 1; n <= desc->n_batch; n = n < VK_REPLAYED ? n + 1 : n * 2) {
+            x.n_col = (uint32_t)n, x.n_run = (uint32_t)size_min(n, desc->n_seqs);
+            x.path  = forced_attend(desc, x.n_col);
+            uint64_t need = vk_attend_partial(d, &x);
+            if (need > most) most = need;
+        }
     }
-    return total;
+    return most;
+}
+
+/* A row of choices for each column that a recorded pass may have; n_rows 0: none are made. */
+static vk_choose choose_of(const vk_machine_desc *desc) {
+    vk_choose c;
+    memset(&c, 0, sizeof c);
+    if (desc->op_last <= desc->prog->n_body || desc->model->n_vocab > VK_CHOOSE_VOCAB) return c;
+    c.n_rows  = (uint32_t)size_min(VK_REPLAYED, desc->n_logits);
+    c.n_vocab = desc->model->n_vocab;
+    c.ld      = ld_of(desc, BUF_LOGITS);
+    c.k       = VK_CHOOSE_MOST;
+    return c;
+}
+
+/* Slices to be taken: their sum, the largest one, and whether each may be a binding. */
+typedef struct slice_sum { uint64_t limit, total, largest; bool fits; } slice_sum;
+
+static void sum_slice(slice_sum *s, uint64_t bytes) {
+    s->total += vk_slice_bytes(bytes);
+    if (bytes > s->largest) s->largest = bytes;
+    if (bytes > s->limit) s->fits = false;
+}
+
+static void sum_vector(slice_sum *s, const float *v, uint32_t n) {
+    if (v) sum_slice(s, (uint64_t)round_up(n, 4) * sizeof(float));
+}
+
+static void sum_op(slice_sum *s, const vk_device *d, const vk_machine_desc *desc, const op *o) {
+    for (uint32_t k = 0; k < o->n_w; k++) {
+        bool tied = o->kind == OP_EMBED && desc->op_last == desc->prog->n_ops && desc->prog->ops[desc->prog->n_ops - 1].w[0]->data == o->w[k]->data;
+        uint64_t bytes = vk_weight_bytes(d, o->w[k]);
+        sum_vector(s, o->bias[k], o->w[k]->n_out);
+        if (bytes == 0) s->fits = false;
+        if (tied) continue;   /* the output has it */
+        s->total += bytes;
+        if (bytes > s->largest) s->largest = bytes < s->limit ? bytes : s->limit;
+    }
+    if (o->kind == OP_STORE) sum_slice(s, cache_bytes_of(desc, o->layer));
+    if (o->kind != OP_NORM) return;
+    sum_vector(s, o->vec, desc->prog->width[o->src]);
+    sum_vector(s, o->bias[0], desc->prog->width[o->src]);
+}
+
+static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room) {
+    slice_sum s;
+    vk_choose c = choose_of(desc);
+    memset(&s, 0, sizeof s);
+    s.limit = d->caps.max_range < d->caps.max_alloc ? d->caps.max_range : d->caps.max_alloc;
+    s.fits  = desc->n_seqs <= VK_MOST_COLUMNS;
+    sum_slice(&s, now_words(desc) * 4);
+    for (int b = 0; b < BUF_COUNT; b++) {
+        if (is_used(b)) sum_slice(&s, (uint64_t)columns_in(desc, b) * ld_of(desc, b) * sizeof(float));
+        if (has_twin(d, b)) sum_slice(&s, vk_quantised_bytes(ld_of(desc, b), desc->n_batch));
+    }
+    sum_slice(&s, (uint64_t)desc->n_batch * ld_of(desc, BUF_X) * sizeof(float));
+    sum_slice(&s, (uint64_t)desc->n_batch * ld_of(desc, BUF_ATT) * sizeof(float));
+    sum_slice(&s, scratch_bytes(d, desc));
+    if (s.fits) sum_slice(&s, partial_bytes(d, desc));
+    if (c.n_rows) sum_slice(&s, vk_choose_scratch(d, &c));
+    for (uint32_t i = desc->op_first; i < desc->op_last; i++) sum_op(&s, d, desc, &desc->prog->ops[i]);
+    *bytes = s.total;
+    *room  = s.total + vk_blocks_waste(d, s.total, s.largest);
+    return s.fits;
 }
 
 /* ---- Loading ---- */
@@ -147,9 +235,6 @@ static nova_result take_caches(vk_machine *m, nova_error *error) {
         const op *o = &m->desc.prog->ops[i];
         if (o->kind != OP_STORE) continue;
         uint64_t bytes = cache_bytes_of(&m->desc, o->layer);
-        if (bytes > m->dev->caps.max_range)
-            return fail(error, NOVA_ERROR_UNSUPPORTED, "a layer's cache of %llu bytes is beyond the device's %llu a buffer",
-                        (unsigned long long)bytes, (unsigned long long)m->dev->caps.max_range);
         m->caches[o->layer] = cache_of(&m->desc, o->layer);
         TRY(vk_take(m->dev, VK_USE_DEVICE, bytes, &m->caches[o->layer].bytes, error));
     }
@@ -166,7 +251,7 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_X] * sizeof(float), &m->kept_x, error));
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_ATT] * sizeof(float), &m->kept_att, error));
     TRY(vk_take(m->dev, VK_USE_UPLOAD, now_words(d) * 4, &m->now.bytes, error));
-    if (!m->buf[BUF_X].map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
+    if (!m->buf[BUF_X].map || !m->kept_x.map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
     if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
         TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
     for (int b = 0; b < BUF_COUNT; b++)
@@ -380,26 +465,14 @@ static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape 
 }
 
 static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) {
-    const kv_layer *kv = &m->desc.kv->layers[layer];
-    vk_attend       x;
-    memset(&x, 0, sizeof x);
-    x.now      = &m->now;
-    x.cache    = &m->caches[layer];
-    x.q        = m->buf[BUF_Q];
-    x.out      = m->buf[BUF_ATT];
-    x.partial  = m->partial;
-    x.ld_q     = m->ld[BUF_Q];
-    x.ld_out   = m->ld[BUF_ATT];
-    x.n_col    = n_col;
-    x.n_run    = (uint32_t)size_min(n_col, m->desc.n_seqs);
-    x.n_ctx    = m->desc.n_ctx;
-    x.n_head   = m->desc.model->layers[layer].n_head;
-    x.n_rot    = 2 * m->desc.prog->rope.n_pairs;
-    x.neox     = m->desc.model->kind->rope_neox;
-    x.scale    = kv->shape.scale;
-    x.soft_cap = kv->shape.soft_cap;
-    x.barrier  = true;
-    if (m->desc.force && n_col > VK_MATVEC_MAX) x.path = m->desc.force & NOVA_GPU_MATRIX_F16 ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+    vk_attend x = attend_shape_of(&m->desc, layer, &m->caches[layer]);
+    x.now     = &m->now;
+    x.q       = m->buf[BUF_Q];
+    x.out     = m->buf[BUF_ATT];
+    x.partial = m->partial;
+    x.n_col   = n_col;
+    x.n_run   = (uint32_t)size_min(n_col, m->desc.n_seqs);
+    x.path    = forced_attend(&m->desc, n_col);
     return x;
 }
 
@@ -457,18 +530,16 @@ static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
 /* ---- Submitting ---- */
 
 static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, uint32_t n_barriers, nova_error *error) {
-    vk_device *d = m->dev;
-    VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
-    VK_TRY(vk_submit(d, commands, m->fence), "giving work to the device");
+    TRY(vk_submit_fence(m->dev, commands, m->fence, &m->busy, error));
     m->n_submits++;
     m->n_dispatches += n_dispatch;
     m->n_barriers += n_barriers;
-    uint64_t start = clock_ns();
-    VK_TRY(d->api.WaitForFences(d->device, 1, &m->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
-    uint64_t waited = clock_ns() - start;
+    uint64_t    start  = clock_ns();
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
+    uint64_t    waited = clock_ns() - start;
     m->wait_ns += waited;
     if (waited > m->longest_ns) m->longest_ns = waited;
-    return NOVA_OK;
+    return result;
 }
 
 static nova_result record(vk_machine *m, VkCommandBuffer commands, bool once, const vk_dispatch *list, uint32_t n,
@@ -502,20 +573,32 @@ static uint32_t count_barriers(const vk_dispatch *list, uint32_t n) {
     return barriers;
 }
 
-/* Runs a part of a list, recorded for this once. */
-static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_error *error) {
-    VkDescriptorPool own  = VK_NULL_HANDLE;
-    vk_device       *d    = m->dev;
-    VkDescriptorSet *sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *sets);
-    if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
-    nova_result result = vk_sets_open(d, n, &own, sets, error);
-    VkResult    r      = result == NOVA_OK ? d->api.ResetCommandPool(d->device, m->once_pool, 0) : VK_SUCCESS;
-    if (r != VK_SUCCESS) result = vk_fail(error, r, "a command pool");
-    if (result == NOVA_OK) result = record(m, m->once, true, list, n, sets, error);
-    if (result == NOVA_OK) result = submit(m, m->once, n, count_barriers(list, n), error);
-    if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
-    mem_free(&m->h, sets, n * sizeof *sets);
+static void once_sets_close(vk_machine *m) {
+    if (m->once_sets_pool) m->dev->api.DestroyDescriptorPool(m->dev->device, m->once_sets_pool, NULL);
+    mem_free(&m->h, m->once_sets, m->n_once_sets * sizeof *m->once_sets);
+    m->once_sets_pool = VK_NULL_HANDLE, m->once_sets = NULL, m->n_once_sets = 0;
+}
+
+/* At least n descriptor sets, which what is recorded for once writes anew. */
+static nova_result once_sets_reserve(vk_machine *m, uint32_t n, nova_error *error) {
+    if (n <= m->n_once_sets) return NOVA_OK;
+    once_sets_close(m);
+    m->once_sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *m->once_sets);
+    if (!m->once_sets) return fail_memory(error, n * sizeof *m->once_sets, "descriptors");
+    m->n_once_sets = n;
+    nova_result result = vk_sets_open(m->dev, n, &m->once_sets_pool, m->once_sets, error);
+    if (result != NOVA_OK) once_sets_close(m);
     return result;
+}
+
+/* Runs a part of a list, recorded for this once. */
+static nova_result run_once(vk_machine *m, const vk_dispatch *list, uint32_t n, nova_error *error) {
+    vk_device *d = m->dev;
+    TRY(vk_fence_wait(d, m->fence, &m->busy, error));
+    TRY(once_sets_reserve(m, n, error));
+    VK_TRY(d->api.ResetCommandPool(d->device, m->once_pool, 0), "a command pool");
+    TRY(record(m, m->once, true, list, n, m->once_sets, error));
+    return submit(m, m->once, n, count_barriers(list, n), error);
 }
 
 /* Dispatches from `first` on that are expected to last SUBMIT_NS, one at least. */
@@ -559,7 +642,8 @@ static uint32_t vk_machine_columns(const vk_machine *m) {
             if (cost > widest) widest = cost;
         }
     double columns = SUBMIT_NS * m->cost_per_ns / widest;
-    return columns < 1 ? 1 : columns >= m->desc.n_batch ? m->desc.n_batch : (uint32_t)columns;
+    uint32_t most = (uint32_t)size_min(m->desc.n_batch, VK_MOST_COLUMNS);
+    return columns < 1 ? 1 : columns >= most ? most : (uint32_t)columns;
 }
 
 /* ---- Replaying ---- */
@@ -652,6 +736,12 @@ static void write_x(vk_machine *m, uint32_t n_col, const float *x, size_t ld_x) 
     for (uint32_t c = 0; c < n_col; c++) memcpy(to + (size_t)c * m->ld[BUF_X] * sizeof(float), x + c * ld_x, width);
 }
 
+/* Where the residual stream lies behind this machine's operations: that of the gathered columns has a place of its own. */
+static const vk_slice *last_x(const vk_machine *m) {
+    bool gathers = m->desc.op_first < m->desc.prog->n_body && m->desc.op_last >= m->desc.prog->n_body;
+    return gathers && m->kept_now ? &m->kept_x : &m->buf[BUF_X];
+}
+
 static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_error *error) {
     pass_shape s;
     memset(&s, 0, sizeof s);
@@ -659,12 +749,14 @@ static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_e
     m->list.n = 0, m->list.failed = false;
     if (x_given && m->x_in.size) list_copy(&m->list, m->x_in, m->buf[BUF_X], (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
     list_ops(m, &m->list, m->desc.op_first, (uint32_t)size_min(m->desc.op_last, m->desc.prog->n_body), &s);
-    if (!has_head(m) && m->x_in.size)
-        list_copy(&m->list, m->buf[BUF_X], m->x_in, (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    uint32_t left = last_x(m) == &m->kept_x ? p->n_out : p->n_col;
+    if (!has_head(m) && m->x_in.size && left)
+        list_copy(&m->list, *last_x(m), m->x_in, (uint64_t)left * m->ld[BUF_X] * sizeof(float));
     return run_in_pieces(m, &m->list, error);
 }
 
 static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error) {
+    TRY(vk_fence_wait(m->dev, m->fence, &m->busy, error));   /* it reads what is written now */
     write_now(m, p);
     if (x) write_x(m, m->desc.op_first >= m->desc.prog->n_body ? p->n_out : p->n_col, x, ld_x);
     m->head_done   = false;
@@ -699,7 +791,7 @@ static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, co
 }
 
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error) {
-    const uint8_t *from = m->x_in.size ? m->x_in.map : m->buf[BUF_X].map;
+    const uint8_t *from = m->x_in.size ? m->x_in.map : last_x(m)->map;
     size_t         width = m->desc.prog->width[BUF_X] * sizeof(float);
     (void)error;
     for (uint32_t c = 0; c < n_col; c++) memcpy(x + c * ld_x, from + (size_t)c * m->ld[BUF_X] * sizeof(float), width);
@@ -774,33 +866,25 @@ static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *us
 
 /* ---- Opening ---- */
 
-/* The most that any number of columns needs for attention over a split cache. */
 static nova_result take_partial(vk_machine *m, nova_error *error) {
-    uint64_t most = 0;
-    for (uint32_t i = m->desc.op_first; i < m->desc.op_last; i++)
-        for (uint32_t n = 1; m->desc.prog->ops[i].kind == OP_ATTEND && n <= m->desc.n_batch; n = n < VK_REPLAYED ? n + 1 : n * 2) {
-            vk_attend x    = attend_of(m, m->desc.prog->ops[i].layer, (uint32_t)size_min(n, m->desc.n_batch));
-            uint64_t  need = vk_attend_partial(m->dev, &x);
-            if (need > most) most = need;
-        }
+    uint64_t most = partial_bytes(m->dev, &m->desc);
     return most ? vk_take(m->dev, VK_USE_DEVICE, most, &m->partial, error) : NOVA_OK;
 }
 
 /* Where the vocabulary is within the shader's limits. */
 static nova_result take_choices(vk_machine *m, nova_error *error) {
-    vk_choose c;
-    if (!has_head(m) || m->desc.model->n_vocab > VK_CHOOSE_VOCAB) return NOVA_OK;
-    memset(&c, 0, sizeof c);
-    c.n_rows  = (uint32_t)size_min(VK_REPLAYED, m->desc.n_logits);
-    c.n_vocab = m->desc.model->n_vocab;
-    c.ld      = m->ld[BUF_LOGITS];
-    c.k       = VK_CHOOSE_MOST;
+    vk_choose c = choose_of(&m->desc);
+    if (!c.n_rows) return NOVA_OK;
     TRY(vk_take(m->dev, VK_USE_DEVICE, vk_choose_scratch(m->dev, &c), &m->choose_parts, error));
     return vk_take(m->dev, VK_USE_READBACK, c.n_rows * vk_choose_row_bytes(c.k), &m->choices, error);
 }
 
 static nova_result machine_begin(vk_machine *m, nova_error *error) {
     vk_device *d = m->dev;
+    uint64_t   bytes, room;
+    if (!vk_machine_bytes(d, &m->desc, &bytes, &room))
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "a buffer is beyond the device's %llu bytes", (unsigned long long)d->caps.max_range);
+    d->expected = bytes;
     place_now(m);
     TRY(take_buffers(m, error));
     TRY(take_partial(m, error));
@@ -810,6 +894,7 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(create_command_pool(d, &m->once_pool, error));
     TRY(take_commands(m, m->once_pool, &m->once, error));
     TRY(take_choices(m, error));
+    d->expected = 0;
     return record_replayed(m, 1, 0, error);
 }
 
@@ -837,6 +922,7 @@ static void vk_machine_close(vk_machine *m) {
     host       h = m->h;
     vk_device *d = m->dev;
     if (!d->borrowed) d->api.DeviceWaitIdle(d->device);
+    vk_fence_wait(d, m->fence, &m->busy, NULL);
     for (uint32_t i = 0; i < VK_REPLAYED * VK_CHOICE_KINDS; i++) {
         vk_recorded *r = &m->replayed[i / VK_CHOICE_KINDS][i % VK_CHOICE_KINDS];
         if (r->pool) d->api.DestroyDescriptorPool(d->device, r->pool, NULL);
@@ -844,6 +930,7 @@ static void vk_machine_close(vk_machine *m) {
     if (m->replay_pool) d->api.DestroyCommandPool(d->device, m->replay_pool, NULL);
     if (m->once_pool) d->api.DestroyCommandPool(d->device, m->once_pool, NULL);
     if (m->fence) d->api.DestroyFence(d->device, m->fence, NULL);
+    once_sets_close(m);
     vk_list_free(&m->list);
     arena_free(&m->a);
     mem_free(&h, m, sizeof *m);

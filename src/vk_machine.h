@@ -50,7 +50,7 @@ typedef struct vk_machine {
     vk_slice         partial;          /* of attention over split caches */
     vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */
     uint32_t         at_out, at_table;
-    vk_slice         x_in;             /* the residual stream from another machine; unmapped BUF_X only */
+    vk_slice         x_in;             /* the residual stream from and to another machine; where the host cannot see BUF_X */
     vk_slice         logits_out;       /* unmapped BUF_LOGITS only */
     vk_slice         choose_parts, choices;   /* choices: the host reads */
     uint32_t         choice_kind;      /* of the last pass */
@@ -62,6 +62,10 @@ typedef struct vk_machine {
     VkCommandPool    replay_pool, once_pool;
     VkCommandBuffer  once;
     VkFence          fence;
+    bool             busy;             /* what was submitted may still run: waiting for it failed */
+    VkDescriptorPool once_sets_pool;   /* of what is recorded for once: the sets in once_sets, as many as any of it needed */
+    VkDescriptorSet *once_sets;
+    uint32_t         n_once_sets;
     vk_recorded      replayed[VK_REPLAYED][VK_CHOICE_KINDS];
     vk_list          list;             /* of the pass that is not replayed */
     double           cost_per_ns;      /* measured, of the slowest kind of work */
@@ -74,8 +78,9 @@ typedef struct vk_machine {
     uint64_t         n_submits, n_dispatches, n_barriers, wait_ns, longest_ns;   /* since opening */
 } vk_machine;
 
-/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers. */
-static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc);
+/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers; and how many must be free, since
+ * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
+static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
 /* Loads weights with progress, makes the pipelines, records. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */
@@ -84,7 +89,8 @@ static void        vk_machine_close(vk_machine *m);
 
 /* Runs the body of the pass. x: the residual stream of the columns from the machine in front, ld_x floats apart; NULL where
  * this machine embeds. k: choices that will do instead of logits, 0: logits. Errors: CANCELLED, DEVICE. vk_machine_head then gives logits of gathered columns first..first + n
- * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on. */
+ * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on: of all
+ * columns, or of the gathered ones where that machine has the head alone. */
 static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error);
 static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error);

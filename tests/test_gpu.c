@@ -174,6 +174,17 @@ static void test_limits(void) {
     d.n_batch = 40;
     vkf.max_range = (uint64_t)128 << 10;
     vkf.max_alloc = (uint64_t)1 << 20;
+    rig r;
+    nova_engine_info info;
+    memset(&info, 0, sizeof info);
+    if (rig_open(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
+    CHECK(info.gpu_layers == 3, "%u layers at low limits, %s", info.gpu_layers, r.error.message);
+    rig_close(&r);
+    d.n_batch = 4000, d.n_ctx = 4000;   /* buffers that are no bindings: the CPU's */
+    if (rig_open(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
+    CHECK(info.n_ctx == 4000 && info.gpu_layers == 0, "%u layers where no buffer fits a binding, %s", info.gpu_layers, r.error.message);
+    rig_close(&r);
+    d.n_batch = 40, d.n_ctx = 64;
     check_score(&t, &d, ids, right, 40, 40, 1e-9, "low limits");
     check_score(&t, &d, ids, right, 40, 1, 1e-9, "low limits");
     vkf.max_range = vkf.max_alloc = 0;
@@ -193,6 +204,41 @@ static void test_two_devices(uint32_t n_devices) {
     d.gpu_layers = 3;
     check_score(&t, &d, ids, right, 60, 9, 1e-9, "two devices and the CPU");
     free(right);
+    tiny_free(&t);
+}
+
+/* The logits behind a fed prompt, of which the last token alone gets any, beside the CPU's. */
+static void check_feed(const tiny *t, const nova_engine_desc *d, const int32_t *ids, uint32_t n, const char *what) {
+    nova_engine_desc cpu = *d;
+    rig              r[2];
+    const float     *logits[2] = {NULL, NULL};
+    double           worst = 0;
+    cpu.device = "cpu", cpu.vulkan = NULL;
+    for (int k = 0; k < 2; k++) {
+        if (rig_open(&r[k], t, k ? d : &cpu, NULL) && nova_session_feed(r[k].session, ids, n, &r[k].error) == NOVA_OK)
+            logits[k] = nova_session_logits(r[k].session, &r[k].error);
+        CHECK(logits[k] != NULL, "%s: %s", what, r[k].error.message);
+    }
+    for (int i = 0; logits[0] && logits[1] && i < TINY_VOCAB; i++)
+        worst = fmax(worst, fabs((double)logits[0][i] - (double)logits[1][i]));
+    CHECK(worst < 1e-3, "%s: logits behind %u fed tokens differ by %g", what, n, worst);
+    for (int k = 0; k < 2; k++) rig_close(&r[k]);
+}
+
+/* The last device has room for the output alone: what crosses are the gathered columns. */
+static void test_output_alone(uint32_t n_devices) {
+    tiny    t;
+    int32_t ids[60];
+    tiny_make(&t, 1, false);
+    random_ids(ids, 60);
+    nova_engine_desc d = desc_for(n_devices > 1 ? "gpu:0,gpu:1" : "gpu:0,gpu:0");
+    for (uint32_t mapped = 0; mapped < 2; mapped++) {
+        d.gpu_without = mapped ? 0 : NOVA_GPU_MAPPED;
+        check_feed(&t, &d, ids, 60, "the output on a device of its own");
+        d.n_batch = 16;
+        check_feed(&t, &d, ids, 60, "the output on a device of its own, in pieces");
+        d.n_batch = 0;
+    }
     tiny_free(&t);
 }
 
@@ -253,6 +299,62 @@ static void test_batch_and_slide(void) {
     tiny_free(&t);
 }
 
+static nova_session *to_cancel;
+static void cancel_now(void) { nova_session_cancel(to_cancel); }
+
+/* More sessions than a recorded pass has, one of which is cancelled while the device works: every one goes on where it was,
+ * and gives what it would have given. The same with a wait that fails. */
+static void test_cancel_batch(void) {
+    enum { N = 10, TOKENS = 6 };
+    tiny    t;
+    int32_t ids[12] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, right[N][TOKENS];
+    tiny_make(&t, 2, false);
+    for (long fault = -2; fault < 40; fault++) {   /* -2: none; -1: cancelled; else the wait that fails */
+        nova_session     *sessions[N];
+        nova_token        tokens[N];
+        nova_result       results[N];
+        nova_session_desc sd;
+        nova_engine_desc  d = desc_for("gpu");
+        rig               r;
+        memset(&sd, 0, sizeof sd);
+        sd.ignore_end = true;
+        d.n_sessions = N;
+        CHECK(rig_open(&r, &t, &d, &sd), "%s", r.error.message);
+        sessions[0] = r.session;
+        for (int s = 1; s < N; s++) sessions[s] = nova_session_open(r.engine, &sd, &r.error);
+        for (int s = 0; s < N; s++) CHECK(nova_session_feed(sessions[s], ids + s % 3, 9, &r.error) == NOVA_OK, "%s", r.error.message);
+        to_cancel = sessions[4];
+        uint32_t got[N] = {0};
+        for (int round = 0; round < 4 * TOKENS; round++) {
+            nova_session *now[N];
+            size_t        n = 0, of[N];
+            for (size_t s = 0; s < N; s++)
+                if (got[s] < TOKENS) of[n] = s, now[n++] = sessions[s];
+            if (n == 0) break;
+            if (fault == -1 && round == 2) vkf_on_wait = cancel_now;
+            if (fault >= 0 && round == 2) vkf.waits = 0, vkf.wait_at = fault + 1, vkf.code = VK_ERROR_OUT_OF_HOST_MEMORY;
+            nova_session_next_batch(now, n, tokens, results, &r.error);
+            vkf_on_wait = NULL;
+            for (size_t k = 0; k < n; k++) {
+                bool failed = results[k] == NOVA_CANCELLED || results[k] == NOVA_ERROR_MEMORY;
+                CHECK(results[k] == NOVA_OK || (failed && fault > -2), "fault %ld, session %zu: %d, %s", fault, of[k], (int)results[k], r.error.message);
+                if (results[k] != NOVA_OK) continue;
+                if (fault == -2) right[of[k]][got[of[k]]] = tokens[k].id;
+                CHECK(tokens[k].id == right[of[k]][got[of[k]]], "fault %ld, session %zu, token %u", fault, of[k], got[of[k]]);
+                got[of[k]]++;
+            }
+        }
+        for (int s = 0; s < N; s++) CHECK(got[s] == TOKENS, "fault %ld, session %d gave %u tokens", fault, s, got[s]);
+        bool last = fault >= 0 && vkf.waits <= fault;
+        memset(&vkf, 0, sizeof vkf);
+        for (int s = 1; s < N; s++) nova_session_close(sessions[s]);
+        rig_close(&r);
+        if (last) break;
+    }
+    memset(&vkf, 0, sizeof vkf);
+    tiny_free(&t);
+}
+
 static bool never(void *user, const char *what, uint64_t done, uint64_t total) { return (void)user, (void)what, (void)done, (void)total, false; }
 
 static void test_cancel_and_budget(void) {
@@ -279,7 +381,7 @@ static void test_cancel_and_budget(void) {
     }
     rig_close(&r);
     uint32_t before = info.n_layers;
-    for (uint64_t budget = (uint64_t)8 << 20; budget > 16384; budget = budget * 3 / 4) {
+    for (uint64_t budget = (uint64_t)8 << 20; budget > 16384; budget = budget > info.vram_bytes + 262144 ? budget * 3 / 4 : budget * 63 / 64) {
         d.vram_bytes = budget;
         memset(&info, 0, sizeof info);
         if (rig_open(&r, &t, &d, NULL)) {
@@ -504,6 +606,46 @@ static void test_vulkan_faults(void) {
     tiny_free(&t);
 }
 
+/* A wait that fails while the work goes on: nothing is pulled away from under it, and the session is as before. */
+static void test_wait_faults(void) {
+    tiny    t;
+    int32_t ids[40];
+    tiny_make(&t, 1, false);
+    random_ids(ids, 40);
+    nova_engine_desc d = desc_for("gpu");
+    double *right = tiny_logits(&t, ids, 40);
+    for (uint32_t staged = 0; staged < 2; staged++) {
+        d.gpu_without = staged ? NOVA_GPU_MAPPED : 0;
+        for (long n = 1, hit = 1; hit; n++) {
+            rig               r;
+            nova_session_info info;
+            memset(&vkf, 0, sizeof vkf);
+            vkf.wait_at = n, vkf.code = VK_ERROR_OUT_OF_HOST_MEMORY;
+            bool open = rig_open(&r, &t, &d, NULL);
+            for (int k = 0; open && k < 2; k++) {   /* once in a prompt, once in a token */
+                nova_result result = nova_session_feed(r.session, ids, k ? 39 : 38, &r.error);
+                if (result == NOVA_OK && k == 0) result = nova_session_feed(r.session, ids + 38, 1, &r.error);
+                if (result != NOVA_OK) CHECK(result == NOVA_ERROR_MEMORY, "wait %ld: %d, %s", n, (int)result, r.error.message);
+                nova_session_reset(r.session);
+            }
+            hit = vkf.waits >= n;
+            vkf.wait_at = 0;
+            if (open) {
+                float *got = score(&r, ids, 40, 20);
+                CHECK(nmse(got, right, 40 * TINY_VOCAB) < 1e-9, "wait %ld: the logits behind it", n);
+                free(got);
+                nova_session_get_info(r.session, &info);
+                CHECK(info.n_tokens == 40, "%llu tokens", (unsigned long long)info.n_tokens);
+            }
+            rig_close(&r);
+            CHECK(vkf.live == 0, "wait %ld: %ld Vulkan objects are left", n, vkf.live);
+        }
+    }
+    memset(&vkf, 0, sizeof vkf);
+    free(right);
+    tiny_free(&t);
+}
+
 static void test_memory_faults(void) {
     tiny t;
     nova_engine_info info;
@@ -557,13 +699,16 @@ int main(void) {
     test_paths(1e5f);
     test_limits();
     test_two_devices(n);
+    test_output_alone(n);
     test_batch_and_slide();
     test_cancel_and_budget();
+    test_cancel_batch();
     test_shared_device();
     test_kept_pipelines();
     test_kernels();
     test_threads_and_reloads();
     test_names();
+    test_wait_faults();
     test_memory_faults();
     test_vulkan_faults();
     return test_end();

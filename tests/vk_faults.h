@@ -15,6 +15,7 @@ typedef struct vk_faults {
     uint64_t max_range, max_alloc;   /* 0: the device's own */
     int      pretend_discrete;    /* every device says that it is a discrete GPU */
     int      lost;                /* behind a fault: all further work on the device fails, as a lost one's does */
+    long     waits, wait_at;      /* waits for a fence; the wait_at-th fails at once, with the work still going on */
 } vk_faults;
 
 static vk_faults vkf;
@@ -74,8 +75,11 @@ VKF_CALL(QueueSubmit, (VkQueue q, uint32_t n, const VkSubmitInfo *i, VkFence f),
 VKF_CALL(DeviceWaitIdle, (VkDevice d), (d), 0)
 
 /* Waiting must not be cut short where it is the fence's wait that fails: the work goes on and its memory would go away under it. */
+static void (*vkf_on_wait)(void);   /* called by every wait for a fence */
 static PFN_vkWaitForFences vkf_real_WaitForFences;
 static VKAPI_ATTR VkResult VKAPI_CALL vkf_WaitForFences(VkDevice d, uint32_t n, const VkFence *f, VkBool32 all, uint64_t ns) {
+    if (vkf_on_wait) vkf_on_wait();
+    if (vkf.wait_at && ++vkf.waits == vkf.wait_at) return vkf.code;
     VkResult r = vkf_real_WaitForFences(d, n, f, all, ns);
     return vkf_fails() ? vkf.code : r;
 }

@@ -50,8 +50,9 @@ check-all:
 bench: build/nova $(MODEL)
 	build/nova bench -m "$(MODEL)" -p 512 -n 128 -r 3
 
-# What a GPU makes of it: tests, speeds and kernels, into build/gpu-report.md. Needs python3, and no network where the models are there.
-gpu-report: build/nova $(filter $(MODEL),$(MODELS))
+# What a GPU makes of it: tests, speeds and kernels, into build/gpu-report.md. Needs python3, and no network where the
+# models are there.
+gpu-report: $(filter $(MODEL),$(MODELS))
 	@CC="$(CC)" python3 tests/gpu_report.py --device $(DEVICE) $(MODELS)
 
 examples: build/nova build/share

@@ -1,11 +1,11 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Attention of few columns: a workgroup takes one column, up to ROWS heads of a KV head, and every n_split-th page that the
-// column sees. Softmax by running maxima (FlashAttention, arXiv 2205.14135), in powers of two.
+// Attention of few columns: a workgroup takes one column, up to ROWS heads of a KV head, and every n_split-th page that
+// the column sees. Softmax by running maxima (FlashAttention, arXiv 2205.14135), in powers of two.
 //
-// Bindings and specialization constants: attend.glsl. Groups: blocks of heads, splits, columns.
-// A page's scores: 16 lanes stand side by side on 64 tokens (four each), groups of 16 share the dimensions. Its values: lanes
-// stand on a token's V, groups share the tokens. Shared memory holds the queries, the groups' shares and the weights.
+// Bindings and specialization constants: attend.glsl. Groups: blocks of heads, splits, columns. A page's scores: 16
+// lanes stand side by side on 64 tokens (four each), groups of 16 share the dimensions. Its values: lanes stand on a
+// token's V, groups share the tokens. Shared memory holds the queries, the groups' shares and the weights.
 layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 
@@ -19,7 +19,8 @@ const uint V_TURNS = (16 + V_GROUPS - 1) / V_GROUPS;     // fours of tokens of a
 const uint SHARE = ROWS * K_GROUPS * 16;                 // vec4s
 const uint ACC = V_EACH * PER;
 const uint JOIN_ROW = V_GROUPS * V_LANES * ACC;          // floats: a row's accumulators
-const uint JOIN = JOIN_ROW > SHARE * 4 ? 1 : SHARE * 4 / JOIN_ROW < ROWS ? SHARE * 4 / JOIN_ROW : ROWS;   // rows joined at once
+const uint JOIN_FIT = SHARE * 4 / JOIN_ROW;
+const uint JOIN = JOIN_FIT == 0 ? 1 : JOIN_FIT < ROWS ? JOIN_FIT : ROWS;     // rows that are joined at once
 const uint SHARE_SIZE = SHARE * 4 > JOIN * JOIN_ROW ? SHARE : (JOIN * JOIN_ROW + 3) / 4;
 
 shared vec4 queries[K_ROWS * (K_F32 != 0 ? 1 : 2) * QUADS];
@@ -43,11 +44,13 @@ void load_queries(uint col, bool sinks, uint turn) {
 // This group's share of the scores of four tokens.
 void share_scores(uint k_at) {
     vec4 s[ROWS];
-    uint quad = lane % 16, group = K_GROUPS == 1 ? 0 : lane / 16;      // a constant makes addresses uniform, which CPUs like
+    /* A constant makes addresses uniform, which CPUs like. */
+    uint quad = lane % 16, group = K_GROUPS == 1 ? 0 : lane / 16;
     [[unroll]] for (uint r = 0; r < ROWS; r++) s[r] = vec4(0);
     [[dont_unroll]] for (uint i0 = group; i0 < K_ROWS; i0 += 4 * K_GROUPS) {
         uvec4 w[4];
-        [[unroll]] for (uint u = 0; u < 4; u++) w[u] = cache4_[k_at / 4 + min(i0 + u * K_GROUPS, K_ROWS - 1) * 16 + quad];
+        [[unroll]] for (uint u = 0; u < 4; u++)
+            w[u] = cache4_[k_at / 4 + min(i0 + u * K_GROUPS, K_ROWS - 1) * 16 + quad];
         [[unroll]] for (uint u = 0; u < 4; u++) {
             uint i = i0 + u * K_GROUPS;
             if (K_ROWS % (4 * K_GROUPS) != 0 && i >= K_ROWS) break;
@@ -55,8 +58,8 @@ void share_scores(uint k_at) {
                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                     s[r] = fma(vec4(queries[i * QUADS + r / 4][r & 3u]), uintBitsToFloat(w[u]), s[r]);
             } else {
-                vec2 a = unpackHalf2x16(w[u].x), b = unpackHalf2x16(w[u].y), c = unpackHalf2x16(w[u].z), d = unpackHalf2x16(w[u].w);
-                vec4 even = vec4(a.x, b.x, c.x, d.x), odd = vec4(a.y, b.y, c.y, d.y);
+                vec4 even, odd;
+                two_dimensions(w[u], even, odd);
                 [[unroll]] for (uint r = 0; r < ROWS; r++) {
                     s[r] = fma(vec4(queries[2 * i * QUADS + r / 4][r & 3u]), even, s[r]);
                     s[r] = fma(vec4(queries[(2 * i + 1) * QUADS + r / 4][r & 3u]), odd, s[r]);
@@ -70,7 +73,8 @@ void share_scores(uint k_at) {
 void main() {
     lane = gl_LocalInvocationIndex;
     head_kv = gl_WorkGroupID.x / p.head_blocks;
-    uint block = gl_WorkGroupID.x % p.head_blocks, n_rep = p.n_head / p.n_head_kv, split = gl_WorkGroupID.y, col = gl_WorkGroupID.z;
+    uint block = gl_WorkGroupID.x % p.head_blocks, n_rep = p.n_head / p.n_head_kv;
+    uint split = gl_WorkGroupID.y, col = gl_WorkGroupID.z;
     head = head_kv * n_rep + block * p.heads;
     n_head = min(p.heads, n_rep - block * p.heads);
     if (col >= now_[0]) return;
@@ -141,7 +145,8 @@ void main() {
                 uint unit = min(v_lane + e * V_LANES, UNITS - 1);
                 float x[4][PER];
                 /* Tokens that are not visible weigh nothing, but may be no numbers: a visible one stands in. */
-                [[unroll]] for (uint k = 0; k < 4; k++) unit_of(v_at + clamp(4 * quad + k, lo, hi - 1) * V_ROW + unit * UNIT, x[k]);
+                [[unroll]] for (uint k = 0; k < 4; k++)
+                    unit_of(v_at + clamp(4 * quad + k, lo, hi - 1) * V_ROW + unit * UNIT, x[k]);
                 [[unroll]] for (uint r = 0; r < ROWS; r++)
                     [[unroll]] for (uint i = 0; i < PER; i++) {
                         float a = acc[r * ACC + e * PER + i];

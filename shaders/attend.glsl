@@ -48,8 +48,8 @@ const uint UNITS = V_ROW / UNIT;
 const uint PER = UNIT * V_PER;                                  // elements of a unit
 const float LOG2E = 1.442695041;
 
-/* Running maxima start at FLOOR and tokens that are not seen score LOWEST, far below: so these weigh exp2(LOWEST - top) = 0 without
- * an infinity, and scores below FLOOR nothing either. */
+/* Running maxima start at FLOOR and tokens that are not seen score LOWEST, far below: so these weigh
+ * exp2(LOWEST - top) = 0 without an infinity, and scores below FLOOR nothing either. */
 const float FLOOR = -1e37, LOWEST = -3e38;
 
 // The first word of a page of a KV head.
@@ -61,6 +61,13 @@ vec4 capped(vec4 s) {
     return p.cap * sign(x) * (1 - e) / (1 + e);
 }
 vec4 scored(vec4 s) { return CAPPED != 0 ? capped(s) : s; }
+
+// A uvec4 of K: two dimensions of four tokens.
+void two_dimensions(uvec4 w, out vec4 even, out vec4 odd) {
+    vec2 a = unpackHalf2x16(w.x), b = unpackHalf2x16(w.y), c = unpackHalf2x16(w.z), d = unpackHalf2x16(w.w);
+    even = vec4(a.x, b.x, c.x, d.x);
+    odd = vec4(a.y, b.y, c.y, d.y);
+}
 
 // A unit of V, as PER floats.
 void unit_of(uint at, out float x[PER]) {

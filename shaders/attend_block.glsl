@@ -1,5 +1,5 @@
-// Blocks of queries: for the kernels that take many columns at once. A row is a column and one of `heads` heads of a KV head;
-// a block's columns are neighbours of one run.
+// Blocks of queries: for the kernels that take many columns at once. A row is a column and one of `heads` heads of a KV
+// head; a block's columns are neighbours of one run.
 
 struct block {
     uint run, first, n_col;    // first: its first column
@@ -7,7 +7,8 @@ struct block {
     uint position;             // of its first column
 };
 
-// The gl_WorkGroupID.y-th block of the pass, the last blocks of the texts, which see most, first; n_row 0: there are not so many.
+// The gl_WorkGroupID.y-th block of the pass, the last blocks of the texts, which see most, first; n_row 0: there are
+// not so many.
 block block_of(uint cols, uint n_head) {
     uint n = now_[1], total = 0, run = 0;
     block b = block(0, 0, 0, 0, 0);

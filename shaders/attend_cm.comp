@@ -8,11 +8,11 @@
 // Attention of many columns on matrix units, halves with sums in floats: a workgroup takes ROWS rows of a KV head
 // (attend_block.glsl) through all pages that one of them sees, STEP tokens at a time.
 //
-// Subgroups stand in strips of M rows; for large heads two of them share a strip, and each takes half of the dimensions, of the
-// scores and of the result. In a step K (turned to [token][dimension]) and V are put into shared memory as halves; scores go
-// through shared memory to lanes that know their row, and weights come back as halves. The result stays in registers; a row's
-// rescaling is a matrix whose columns are all the same, loaded with stride 0. The next step's K and V are on their way from the
-// cache to registers meanwhile.
+// Subgroups stand in strips of M rows; for large heads two of them share a strip, and each takes half of the
+// dimensions, of the scores and of the result. In a step K (turned to [token][dimension]) and V are put into shared
+// memory as halves; scores go through shared memory to lanes that know their row, and weights come back as halves. The
+// result stays in registers; a row's rescaling is a matrix whose columns are all the same, loaded with stride 0. The
+// next step's K and V are on their way from the cache to registers meanwhile.
 //
 // Bindings: attend.glsl. Groups: blocks of heads, blocks of rows, splits (each takes every
 // n_split-th page). Spec: attend.glsl; lanes = subgroups * SIZE,
@@ -21,7 +21,7 @@ layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 #include "attend_block.glsl"
 
-layout(constant_id = 10) const uint LOOP = 0;             // 1: long loops stay loops, for CPUs, whose compilers choke on long blocks
+layout(constant_id = 10) const uint LOOP = 0;       // 1: long loops stay loops: CPUs' compilers choke on long blocks
 layout(constant_id = 11) const uint M = 16;
 layout(constant_id = 12) const uint N = 16;
 layout(constant_id = 13) const uint K = 16;
@@ -69,22 +69,22 @@ shared uvec4 mem[MEM];
 #define MAT_C coopmat<float, gl_ScopeSubgroup, M, N, gl_MatrixUseAccumulator>
 
 // score += queries of dimensions d * K.. by keys; acc += weights of tokens t * K.. by values.
-#define ADD_SCORES(d)                                                                                                          \
-    MAT_A q;                                                                                                                   \
-    if (HELD != 0) q = held[d];                                                                                                \
-    else coopMatLoad(q, mem, q_at + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);                                      \
-    [[unroll]] for (uint n = 0; n < S_TILES; n++) {                                                                            \
-        MAT_B k;                                                                                                               \
-        coopMatLoad(k, mem, n * N * KP + (split * DEPTH + d) * (K / 8), KP, gl_CooperativeMatrixLayoutColumnMajor);            \
-        score[n] = coopMatMulAdd(q, k, score[n]);                                                                              \
+#define ADD_SCORES(d)                                                                                                  \
+    MAT_A q;                                                                                                           \
+    if (HELD != 0) q = held[d];                                                                                        \
+    else coopMatLoad(q, mem, q_at + d * (K / 8), KP, gl_CooperativeMatrixLayoutRowMajor);                              \
+    [[unroll]] for (uint n = 0; n < S_TILES; n++) {                                                                    \
+        MAT_B k;                                                                                                       \
+        coopMatLoad(k, mem, n * N * KP + (split * DEPTH + d) * (K / 8), KP, gl_CooperativeMatrixLayoutColumnMajor);    \
+        score[n] = coopMatMulAdd(q, k, score[n]);                                                                      \
     }
-#define ADD_VALUES(t)                                                                                                          \
-    MAT_A w;                                                                                                                   \
-    coopMatLoad(w, mem, P_AT + strip * M * PP + t * (K / 8), PP, gl_CooperativeMatrixLayoutRowMajor);                          \
-    [[unroll]] for (uint i = 0; i < TILES; i++) {                                                                              \
-        MAT_B x;                                                                                                               \
-        coopMatLoad(x, mem, V_AT + t * K * VP + (split * TILES + i) * (N / 8), VP, gl_CooperativeMatrixLayoutRowMajor);        \
-        acc[i] = coopMatMulAdd(w, x, acc[i]);                                                                                  \
+#define ADD_VALUES(t)                                                                                                  \
+    MAT_A w;                                                                                                           \
+    coopMatLoad(w, mem, P_AT + strip * M * PP + t * (K / 8), PP, gl_CooperativeMatrixLayoutRowMajor);                  \
+    [[unroll]] for (uint i = 0; i < TILES; i++) {                                                                      \
+        MAT_B x;                                                                                                       \
+        coopMatLoad(x, mem, V_AT + t * K * VP + (split * TILES + i) * (N / 8), VP, gl_CooperativeMatrixLayoutRowMajor);\
+        acc[i] = coopMatMulAdd(w, x, acc[i]);                                                                          \
     }
 
 struct step {              // STEP tokens of a page, of which lo <= t < hi are seen by some row
@@ -137,8 +137,8 @@ step first_step(uint visit) {
     return t;
 }
 
-// Dimensions behind the last one meet queries of zero, values behind the last one are not written: the last ones stand in. So
-// does a token that is seen for those that are not, which weigh nothing, but may be no numbers.
+// Dimensions behind the last one meet queries of zero, values behind the last one are not written: the last ones stand
+// in. So does a token that is seen for those that are not, which weigh nothing, but may be no numbers.
 uvec4 k_of(step t, uint i, uint quad) {
     if (K_F32 == 0) return cache4_[t.k_at / 4 + min(i, K_ROWS - 1) * 16 + quad];
     vec4 x = uintBitsToFloat(cache4_[t.k_at / 4 + min(2 * i, DK - 1) * 16 + quad]);
@@ -147,7 +147,8 @@ uvec4 k_of(step t, uint i, uint quad) {
 }
 uint v_word(uint at, uint i) {
     if (V_F32 == 0) return cache_[at + min(i, V_ROW - 1)];
-    return halves(uintBitsToFloat(cache_[at + min(2 * i, DV - 1)]), uintBitsToFloat(cache_[at + min(2 * i + 1, DV - 1)]));
+    uint x = cache_[at + min(2 * i, DV - 1)], y = cache_[at + min(2 * i + 1, DV - 1)];
+    return halves(uintBitsToFloat(x), uintBitsToFloat(y));
 }
 uvec4 v_of(step t, uint token, uint i) {
     uint at = t.v_at + clamp(token, t.lo, t.hi - 1) * V_ROW;
@@ -170,11 +171,13 @@ void store_step() {
         if (i + j * K_JUMP >= DEEP * SPLIT / 2) break;
         if ((turn & 1u) != 0) w = w.yzwx;
         if ((turn & 2u) != 0) w = w.zwxy;
-        [[unroll]] for (uint t = 0; t < 4; t++) mem[(quad * 4 + (t + turn & 3u)) * KP + i / 4 + j * (K_JUMP / 4)][i & 3u] = w[t];
+        [[unroll]] for (uint t = 0; t < 4; t++)
+            mem[(quad * 4 + (t + turn & 3u)) * KP + i / 4 + j * (K_JUMP / 4)][i & 3u] = w[t];
     }
     [[unroll]] for (uint j = 0; j < V_EACH; j++) {
         uint at = lane + j * LANES;
-        if (STEP * V_LANES % LANES == 0 || at < STEP * V_LANES) mem[V_AT + at / V_LANES * VP + at % V_LANES] = v_words[j];
+        if (STEP * V_LANES % LANES == 0 || at < STEP * V_LANES)
+            mem[V_AT + at / V_LANES * VP + at % V_LANES] = v_words[j];
     }
 }
 
@@ -204,7 +207,8 @@ void main() {
     seen_from(s, position, p.window, row_from, row_sinks);
     float top = FLOOR, sum = 0;
 
-    uint strip = gl_SubgroupID / SPLIT, split = gl_SubgroupID % SPLIT, q_at = Q_AT + strip * M * KP + split * DEPTH * (K / 8);
+    uint strip = gl_SubgroupID / SPLIT, split = gl_SubgroupID % SPLIT;
+    uint q_at = Q_AT + strip * M * KP + split * DEPTH * (K / 8), s_at = S_AT + (split * ROWS + strip * M) * SP;
     MAT_C acc[TILES];
     MAT_A held[HELD != 0 ? DEPTH : 1];
     [[unroll]] for (uint i = 0; i < TILES; i++) acc[i] = MAT_C(0.0);
@@ -236,7 +240,7 @@ void main() {
             [[unroll]] for (uint d = 0; d < DEPTH; d++) { ADD_SCORES(d) }
         }
         [[unroll]] for (uint n = 0; n < S_TILES; n++)
-            coopMatStore(score[n], mem, S_AT + (split * ROWS + strip * M) * SP + n * (N / 4), SP, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(score[n], mem, s_at + n * (N / 4), SP, gl_CooperativeMatrixLayoutRowMajor);
         barrier();
 
         vec4 x[MINE / 4];

@@ -1,11 +1,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Attention of many columns in plain floats: a workgroup takes ROWS rows of a KV head (attend_block.glsl) through all pages that
-// one of them sees, with running maxima as attend.comp. A lane has LANE_ROWS rows, of which it computes the scores of four
-// tokens and then some dimensions of the result, so that sixteen lanes share a row and rescaling needs no exchange.
+// Attention of many columns in plain floats: a workgroup takes ROWS rows of a KV head (attend_block.glsl) through all
+// pages that one of them sees, with running maxima as attend.comp. A lane has LANE_ROWS rows, of which it computes the
+// scores of four tokens and then some dimensions of the result, so that sixteen lanes share a row and rescaling needs
+// no exchange.
 //
-// Bindings and specialization constants: attend.glsl; lanes = 16 * GROUPS, GROUPS a power of two up to 8. Groups: blocks of
-// heads, blocks of rows, splits (each takes every n_split-th page).
+// Bindings and specialization constants: attend.glsl; lanes = 16 * GROUPS, GROUPS a power of two up to 8. Groups:
+// blocks of heads, blocks of rows, splits (each takes every n_split-th page).
 layout(local_size_x_id = 0) in;
 #include "attend.glsl"
 #include "attend_block.glsl"
@@ -18,6 +19,7 @@ const uint ROW_FOURS = ROWS / 4;
 const uint K_DIMS = K_ROWS * (K_F32 != 0 ? 1 : 2);
 const uint V_EACH = (UNITS + 15) / 16;                 // units of a lane
 const uint ACC = V_EACH * PER;
+const uint BATCH = ACC > 8 ? 2 : 4;                    // loads at once that registers have room for
 
 shared vec4 queries[K_DIMS * ROW_FOURS];               // [dimension][four rows]
 shared vec4 weights[PAGE * ROW_FOURS];                 // [token][four rows], see place()
@@ -55,12 +57,10 @@ void main() {
     seen_from(s, b.position, p.window, from, sink_from);     // the first column sees farthest back
     visits v = visits_of(s, from, last, sink_from);
 
-    uint  quad = lane % 16, row_from[LANE_ROWS], row_sinks[LANE_ROWS], row_end[LANE_ROWS];     // quad: of tokens
+    uint  quad = lane % 16, position[LANE_ROWS];     // quad: of tokens
     float top[LANE_ROWS], sum[LANE_ROWS], acc[LANE_ROWS][ACC];
     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) {
-        uint position = b.position + (group * LANE_ROWS + r) / n_head;
-        seen_from(s, position, p.window, row_from[r], row_sinks[r]);
-        row_end[r] = position + 1;
+        position[r] = b.position + (group * LANE_ROWS + r) / n_head;
         top[r] = FLOOR, sum[r] = 0;
         [[unroll]] for (uint i = 0; i < ACC; i++) acc[r][i] = 0;
     }
@@ -79,19 +79,19 @@ void main() {
 
         vec4 score[LANE_ROWS];                                // of four tokens
         [[unroll]] for (uint r = 0; r < LANE_ROWS; r++) score[r] = vec4(0);
-        [[dont_unroll]] for (uint i0 = 0; i0 < K_ROWS; i0 += 4) {
-            uvec4 w[4];
-            [[unroll]] for (uint u = 0; u < 4; u++) w[u] = cache4_[k_at / 4 + min(i0 + u, K_ROWS - 1) * 16 + quad];
-            [[unroll]] for (uint u = 0; u < 4; u++) {
+        [[dont_unroll]] for (uint i0 = 0; i0 < K_ROWS; i0 += BATCH) {
+            uvec4 w[BATCH];
+            [[unroll]] for (uint u = 0; u < BATCH; u++) w[u] = cache4_[k_at / 4 + min(i0 + u, K_ROWS - 1) * 16 + quad];
+            [[unroll]] for (uint u = 0; u < BATCH; u++) {
                 uint i = i0 + u, q = group * FOURS;
-                if (K_ROWS % 4 != 0 && i >= K_ROWS) break;
+                if (K_ROWS % BATCH != 0 && i >= K_ROWS) break;
                 if (K_F32 != 0) {
                     vec4 k = uintBitsToFloat(w[u]);
                     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++)
                         score[r] = fma(vec4(queries[i * ROW_FOURS + q + r / 4][r & 3u]), k, score[r]);
                 } else {
-                    vec2 x = unpackHalf2x16(w[u].x), y = unpackHalf2x16(w[u].y), z = unpackHalf2x16(w[u].z), t = unpackHalf2x16(w[u].w);
-                    vec4 k0 = vec4(x.x, y.x, z.x, t.x), k1 = vec4(x.y, y.y, z.y, t.y);
+                    vec4 k0, k1;
+                    two_dimensions(w[u], k0, k1);
                     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++)
                         score[r] = fma(vec4(queries[2 * i * ROW_FOURS + q + r / 4][r & 3u]), k0, score[r]);
                     [[unroll]] for (uint r = 0; r < LANE_ROWS; r++)
@@ -104,7 +104,9 @@ void main() {
         [[unroll]] for (uint f = 0; f < FOURS; f++) {
             vec4 high;
             [[unroll]] for (uint j = 0; j < 4; j++) {
-                uint r = 4 * f + j, first = sinks ? row_sinks[r] : row_from[r], end = sinks ? s.n_sinks : row_end[r];
+                uint r = 4 * f + j, first, first_sink, end = sinks ? s.n_sinks : position[r] + 1;
+                seen_from(s, position[r], p.window, first, first_sink);
+                if (sinks) first = first_sink;
                 vec4 x = mix(vec4(LOWEST), scored(score[r]), lessThan(token - first, uvec4(end - min(first, end))));
                 score[r] = x;
                 high[j] = max(max(x.x, x.y), max(x.z, x.w));
@@ -113,7 +115,8 @@ void main() {
         }
         barrier();
         [[unroll]] for (uint f = 0; f < FOURS; f++) {
-            vec4 high = vec4(top[4 * f], top[4 * f + 1], top[4 * f + 2], top[4 * f + 3]), weight[4];      // [token] of four rows
+            vec4 high = vec4(top[4 * f], top[4 * f + 1], top[4 * f + 2], top[4 * f + 3]);
+            vec4 weight[4];                                   // [token] of four rows
             [[unroll]] for (uint i = 0; i < 16; i++) high = max(high, tops[i * ROW_FOURS + group * FOURS + f]);
             [[unroll]] for (uint j = 0; j < 4; j++) {
                 uint r = 4 * f + j;
@@ -131,12 +134,13 @@ void main() {
         /* Tokens that no row sees are left out, or one that is seen stands in: they may be no numbers. */
         uint first = sinks ? sink_from : from, end = sinks ? s.n_sinks : last + 1;
         uint lo = first > base ? first - base : 0, hi = min(end - base, PAGE);
-        [[dont_unroll]] for (uint t0 = lo & ~3u; t0 < hi; t0 += 4) {
+        [[dont_unroll]] for (uint t0 = lo / BATCH * BATCH; t0 < hi; t0 += BATCH) {
             [[unroll]] for (uint e = 0; e < V_EACH; e++) {
-                float x[4][PER];
+                float x[BATCH][PER];
                 uint unit = min(quad + e * 16, UNITS - 1);
-                [[unroll]] for (uint t = 0; t < 4; t++) unit_of(v_at + clamp(t0 + t, lo, hi - 1) * V_ROW + unit * UNIT, x[t]);
-                [[unroll]] for (uint t = 0; t < 4; t++) {
+                [[unroll]] for (uint t = 0; t < BATCH; t++)
+                    unit_of(v_at + clamp(t0 + t, lo, hi - 1) * V_ROW + unit * UNIT, x[t]);
+                [[unroll]] for (uint t = 0; t < BATCH; t++) {
                     [[unroll]] for (uint f = 0; f < FOURS; f++) {
                         vec4 w = weights[place(t0 + t, f)];
                         [[unroll]] for (uint j = 0; j < 4; j++)

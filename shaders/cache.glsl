@@ -19,8 +19,9 @@ uint page_of(sequence s, uint text_page) {
     return now_[s.table + at];
 }
 
-// What a column at `position` sees: of the window the tokens from..position, of the sinks sink_from..n_sinks - 1. A layer's own
-// window of some tokens counts as the query does: sinks as if nothing lay between them and the text's window.
+// What a column at `position` sees: of the window the tokens from..position, of the sinks sink_from..n_sinks - 1. A
+// layer's own window of some tokens counts as the query does: sinks as if nothing lay between them and the text's
+// window.
 void seen_from(sequence s, uint position, uint window, out uint from, out uint sink_from) {
     from = s.window_start;
     sink_from = s.dropped != 0 ? 0 : s.n_sinks;

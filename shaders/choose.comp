@@ -1,12 +1,12 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// The `top` greatest logits of each row, with their ids, and what a softmax over all of them needs. Two rounds: in the first a
-// workgroup takes a part of a row, in the second all parts' lists.
+// The `top` greatest logits of each row, with their ids, and what a softmax over all of them needs. Two rounds: in the
+// first a workgroup takes a part of a row, in the second all parts' lists.
 //
 // Bindings: 0 logits, 1 lists of the parts, 2 lists of the rows. Spec: 0 lanes (at least 16), 1 whether only one is
-// wanted, 2 round (0, 1).
-// Groups: parts (second round: 1), rows. A list, in words: greatest logit, sum of exp(logit - greatest), whether one is not
-// finite, entries; then `top` times id, logit: in the second round sorted by logit, then by id.
+// wanted, 2 round (0, 1). Groups: parts (second round: 1), rows. A list, in words: greatest logit, sum of exp(logit -
+// greatest), whether one is not finite, entries; then `top` times id, logit: in the second round sorted by logit, then
+// by id.
 //
 // Selection is exact whatever the values: digits of 8 bits from the highest down say where the last entry stands (radix
 // select); equal logits are told apart by their ids, so the set does not depend on the order of the lanes.
@@ -165,7 +165,8 @@ void softmax_terms(uint to) {
         }
         high = group_max(high);
         for (uint i = lane; i < p.n_part; i += LANES)
-            add(sum, lost, uintBitsToFloat(part_[at + i * list + 1]) * exp(uintBitsToFloat(part_[at + i * list]) - high));
+            add(sum, lost,
+                uintBitsToFloat(part_[at + i * list + 1]) * exp(uintBitsToFloat(part_[at + i * list]) - high));
     }
     float total = group_sum(sum);
     odd = group_max(odd);

@@ -1,6 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Joins the results of splits. A workgroup takes a head of a column. Splits that saw nothing have a sum of 0, and no values.
+// Joins the results of splits. A workgroup takes a head of a column. Splits that saw nothing have a sum of 0, and no
+// values.
 //
 // Bindings and specialization constants: attend.glsl. Groups: heads, columns.
 layout(local_size_x_id = 0) in;

@@ -2,8 +2,8 @@
 #extension GL_GOOGLE_include_directive : require
 // Turns queries and keys by their columns' angles; queries go back to their place, keys and values into the cache.
 //
-// Bindings: 0 now, 1 q, 2 k, 3 v, 4 cache. Spec: 0 lanes, 1 columns of a workgroup (lanes are columns, then pairs: so that
-// neighbours' keys, which lie side by side in the cache, are written together), 2 K is F32, 3 V is F32, 4 neox.
+// Bindings: 0 now, 1 q, 2 k, 3 v, 4 cache. Spec: 0 lanes, 1 columns of a workgroup (lanes are columns, then pairs: so
+// that neighbours' keys, which lie side by side in the cache, are written together), 2 K is F32, 3 V is F32, 4 neox.
 // Groups: pairs of a column, blocks of columns.
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 64;
@@ -46,7 +46,8 @@ uint half_of(float x) {
 
 void turn_query(uint col, uint pair_of_all) {
     uint n_pair = p.n_rot / 2, head = pair_of_all / n_pair, pair = pair_of_all % n_pair;
-    uint at = col * p.ld_q + head * p.head_dim_k, a = at + (NEOX != 0 ? pair : 2 * pair), b = NEOX != 0 ? a + n_pair : a + 1;
+    uint at = col * p.ld_q + head * p.head_dim_k;
+    uint a = at + (NEOX != 0 ? pair : 2 * pair), b = NEOX != 0 ? a + n_pair : a + 1;
     vec2 t = angle(col, pair);
     float x = q_[a], y = q_[b];
     q_[a] = turned(x, y, t, true);

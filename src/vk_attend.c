@@ -8,7 +8,8 @@ static uint32_t attend_least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 /* ---- The cache ---- */
 
-static uint32_t k_row_words(const vk_cache *c) { return c->k_f32 ? c->head_dim_k : attend_div(c->head_dim_k, 2); }   /* of a token */
+/* Of a token. */
+static uint32_t k_row_words(const vk_cache *c) { return c->k_f32 ? c->head_dim_k : attend_div(c->head_dim_k, 2); }
 static uint32_t v_row_words(const vk_cache *c) { return c->v_f32 ? c->head_dim_v : attend_div(c->head_dim_v, 2); }
 
 static uint64_t vk_cache_page_bytes(const vk_cache *c) {
@@ -21,7 +22,8 @@ static bool is_cpu(const vk_device *d) { return d->caps.type == VK_PHYSICAL_DEVI
 static void vk_store_add(const vk_device *d, vk_list *list, const vk_store *s) {
     const vk_cache *c     = s->cache;
     uint32_t        lanes = is_cpu(d) ? 32 : 128, cols = s->n_col < 8 ? 1 : 8;
-    uint32_t        items = s->n_head * (s->n_rot / 2) + c->n_head_kv * (attend_div(c->head_dim_k, 2) + attend_div(c->head_dim_v, 2));
+    uint32_t        pairs = attend_div(c->head_dim_k, 2) + attend_div(c->head_dim_v, 2);
+    uint32_t        items = s->n_head * (s->n_rot / 2) + c->n_head_kv * pairs;
     vk_dispatch     x     = vk_begin(KERNEL_STORE, lanes);
     vk_spec(&x, cols);
     vk_spec(&x, c->k_f32);
@@ -80,7 +82,8 @@ static uint32_t busiest_unit(uint32_t row) {
 /* Shared memory of attend.comp, in bytes. */
 static uint32_t few_shared(const vk_cache *c, uint32_t lanes, uint32_t rows) {
     uint32_t quads = attend_div(rows, 4), units = v_row_words(c) / widest_unit(v_row_words(c));
-    uint32_t each = attend_div(units, lanes), v_lanes = attend_least(units, lanes), v_groups = attend_least(16, lanes / v_lanes);
+    uint32_t each = attend_div(units, lanes), v_lanes = attend_least(units, lanes);
+    uint32_t v_groups = attend_least(16, lanes / v_lanes);
     uint32_t row   = v_groups * v_lanes * each * widest_unit(v_row_words(c)) * (c->v_f32 ? 1 : 2);
     uint32_t share = rows * lanes * 4, joined = row > share ? row : share;
     return 4 * (k_row_words(c) * (c->k_f32 ? 1 : 2) * quads * 4 + joined + rows * 81 + 16);
@@ -91,12 +94,14 @@ static uint32_t few_rows(const vk_device *d, const vk_attend *a, uint32_t lanes)
     uint32_t n_rep = a->n_head / a->cache->n_head_kv, most = attend_least(n_rep, 8);
     uint32_t row = v_row_words(a->cache), unit = widest_unit(row);
     uint32_t acc = attend_div(row / unit, lanes) * unit * (a->cache->v_f32 ? 1 : 2);
-    while (most > 1 && (most * acc > 64 || few_shared(a->cache, lanes, attend_div(n_rep, attend_div(n_rep, most))) > attend_least(16384, d->caps.max_shared)))
-        most--;
-    return attend_div(n_rep, attend_div(n_rep, most));
+    uint32_t limit = attend_least(16384, d->caps.max_shared);
+    for (;; most--) {
+        uint32_t rows = attend_div(n_rep, attend_div(n_rep, most));
+        if (most == 1 || (rows * acc <= 64 && few_shared(a->cache, lanes, rows) <= limit)) return rows;
+    }
 }
 
-/* Splits of the pages, so that `want` workgroups are at work, with two pages or more each; none for more than enough. */
+/* Splits of the pages, so that `want` workgroups are at work, with two pages or more each. */
 static uint32_t attend_splits(const vk_attend *a, uint32_t groups, uint32_t want) {
     uint32_t pages = attend_div(a->n_ctx, KV_PAGE) + 2, n = a->n_splits ? a->n_splits : want / groups;
     if (a->window) pages = attend_least(pages, a->window / KV_PAGE + 3);
@@ -119,7 +124,9 @@ static attend_plan few_plan(const vk_device *d, const vk_attend *a) {
 }
 
 /* Workgroups of blocks of columns, where each run may end inside one. */
-static uint32_t many_blocks(const vk_attend *a, const attend_plan *p) { return attend_div(a->n_col, p->rows / p->heads) + a->n_run - 1; }
+static uint32_t many_blocks(const vk_attend *a, const attend_plan *p) {
+    return attend_div(a->n_col, p->rows / p->heads) + a->n_run - 1;
+}
 
 static void many_splits(const vk_device *d, const vk_attend *a, attend_plan *p) {
     p->n_splits = attend_splits(a, a->cache->n_head_kv * p->head_blocks * many_blocks(a, p), is_cpu(d) ? 8 : 192);
@@ -133,8 +140,8 @@ static attend_plan many_plan(const vk_device *d, const vk_attend *a) {
     memset(&p, 0, sizeof p);
     p.path = ATTEND_MANY_F32;
     p.rows = is_cpu(d) ? 16 : 32;
-    while (p.rows > 4 && ((k_dims + KV_PAGE + 16) * p.rows * sizeof(float) > d->caps.max_shared || 4 * p.rows > d->caps.max_workgroup))
-        p.rows /= 2;
+    uint32_t row_bytes = (k_dims + KV_PAGE + 16) * (uint32_t)sizeof(float);
+    while (p.rows > 4 && (row_bytes * p.rows > d->caps.max_shared || 4 * p.rows > d->caps.max_workgroup)) p.rows /= 2;
     p.lane_rows   = is_cpu(d) ? p.rows : 4;
     p.lanes       = 16 * p.rows / p.lane_rows;
     p.unit        = busiest_unit(v_row_words(c));
@@ -148,9 +155,11 @@ static uint32_t attend_round(uint32_t n, uint32_t to) { return attend_div(n, to)
 
 /* Shared memory of attend_cm.comp, in bytes: the same sums as there. */
 static uint32_t matrix_shared(const vk_cache *c, const attend_plan *p, uint32_t split, uint32_t step) {
-    uint32_t deep = attend_round(c->head_dim_k, p->matrix.k * split), wide = attend_round(c->head_dim_v, p->matrix.n * split);
+    uint32_t deep = attend_round(c->head_dim_k, p->matrix.k * split);
+    uint32_t wide = attend_round(c->head_dim_v, p->matrix.n * split);
     uint32_t kp = attend_div(deep, 8) | 1, vp = attend_div(wide, 8) | 1, pp = step / 8 | 1, sp = step / 4 | 1;
-    uint32_t k = step * kp > p->rows * pp ? step * kp : p->rows * pp, all = k + step * vp + split * p->rows * sp + p->rows / 4;
+    uint32_t k   = step * kp > p->rows * pp ? step * kp : p->rows * pp;
+    uint32_t all = k + step * vp + split * p->rows * sp + p->rows / 4;
     uint32_t q = (p->held ? 0 : all) + p->rows * kp;
     return 16 * (q > all ? q : all);
 }
@@ -170,8 +179,8 @@ static bool attend_matrix(const vk_device *d, vk_matrix *out) {
     return most != 0;
 }
 
-/* Four subgroups, or fewer where shared memory is short. For large heads two subgroups share a strip of rows, and with it the
- * registers that its queries and its result take. False: these heads do not fit. */
+/* Four subgroups, or fewer where shared memory is short. For large heads two subgroups share a strip of rows, and with
+ * it the registers that its queries and its result take. False: these heads do not fit. */
 static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) {
     const vk_cache *c     = a->cache;
     uint32_t        n_rep = a->n_head / c->n_head_kv, split, step, groups, per_row;
@@ -183,8 +192,8 @@ static bool matrix_plan(const vk_device *d, const vk_attend *a, attend_plan *p) 
     split   = c->head_dim_k > 128 || c->head_dim_v > 128 ? 2 : 1;
     step    = split == 2 ? 16 : 32;
     per_row = split * p->subgroup / p->matrix.m;      /* lanes of a row: whole ones, with whole fours of tokens */
-    if (per_row * p->matrix.m != split * p->subgroup || step % (4 * per_row) || step % p->matrix.n || step % p->matrix.k ||
-        p->matrix.m * p->matrix.n % (4 * p->subgroup))
+    if (per_row * p->matrix.m != split * p->subgroup || step % (4 * per_row) || step % p->matrix.n ||
+        step % p->matrix.k || p->matrix.m * p->matrix.n % (4 * p->subgroup))
         return false;
     p->loop = is_cpu(d);
     p->held = !p->loop;
@@ -209,7 +218,8 @@ static attend_path vk_attend_path(const vk_device *d, const vk_attend *a) {
     attend_path path = a->path;
     if (path == ATTEND_BEST) {
         bool halves = !a->cache->k_f32 && !a->cache->v_f32;       /* who keeps floats wants them */
-        path = a->n_col <= ATTEND_FEW_COLUMNS ? ATTEND_FEW : halves && !is_cpu(d) ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+        path = halves && !is_cpu(d) ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+        if (a->n_col <= ATTEND_FEW_COLUMNS) path = ATTEND_FEW;
     }
     return path == ATTEND_MANY_MATRIX && !matrix_plan(d, a, &p) ? ATTEND_MANY_F32 : path;
 }
@@ -276,7 +286,7 @@ static vk_dispatch attend_dispatch(vk_kernel kernel, const vk_attend *a, const a
     vk_bind(&x, a->q);
     vk_bind(&x, c->bytes);
     vk_bind(&x, a->out);
-    vk_bind(&x, a->sinks.size ? a->sinks : a->now->bytes);      /* a binding that a constant turns off must be something */
+    vk_bind(&x, a->sinks.size ? a->sinks : a->now->bytes);   /* a binding that a constant turns off must be something */
     vk_bind(&x, p->n_splits > 1 ? a->partial : a->now->bytes);
     x.barrier = a->barrier;
     return x;

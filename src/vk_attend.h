@@ -49,8 +49,8 @@ typedef struct vk_attend {
     const vk_now   *now;
     const vk_cache *cache;
     vk_slice        q, out;            /* [n_col][ld] floats; q turned by vk_store */
-    vk_slice        partial;           /* vk_attend_partial bytes, or with fewer, fewer splits; all layers may share it */
-    vk_slice        sinks;             /* size 0: none; else a learned score a head, which takes weight and has no value */
+    vk_slice        partial;           /* vk_attend_partial bytes, or fewer and so fewer splits; layers may share it */
+    vk_slice        sinks;             /* size 0: none; else a learned score a head: takes weight, has no value */
     uint32_t        ld_q, ld_out;
     uint32_t        n_col, n_run;      /* most of a pass */
     uint32_t        n_ctx;             /* most tokens of a text; for lists that are not kept, rather of these texts */

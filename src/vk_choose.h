@@ -1,4 +1,4 @@
-/* The choice of tokens on a Vulkan device: what crosses the bus is a short list a row, not the vocabulary. Shader: choose. */
+/* The choice of tokens on a Vulkan device: what crosses the bus is a short list a row, not the vocabulary. */
 #ifndef NOVA_VK_CHOOSE_H
 #define NOVA_VK_CHOOSE_H
 

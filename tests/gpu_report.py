@@ -8,8 +8,8 @@ build/gpu-report.json with everything. The device's own limits come first, how f
 multiplies matrices, and each model's speeds as shares of those. Numbers are told, never judged: the exit status is 1
 where a test or a bench failed or nothing could be run, else 0.
 
-Environment: CC (compiler), LLAMA_BENCH (llama.cpp's llama-bench; by default the one on the PATH), PROMPT and GENERATE
-(tokens of the benches; by default what takes some seconds here, 512 and 128 at most).
+Environment: CC (compiler), LLAMA_BENCH (llama.cpp's llama-bench; by default the one on the PATH), N_PROMPT and
+N_GENERATE (tokens of the benches; by default what takes some seconds here, 512 and 128 at most).
 """
 import argparse
 import concurrent.futures
@@ -26,7 +26,7 @@ import time
 
 TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join("build", "gpu")
-NOVA = os.path.join("build", "nova")
+NOVA = os.path.join(BUILD, "nova")
 BENCH = os.path.join(BUILD, "bench_gpu")
 REPORT = os.path.join("build", "gpu-report")
 TEST_LIMIT = 1800     # seconds of a test
@@ -105,17 +105,19 @@ def stale_folder(cc):
     return True
 
 
-def build_one(cc, source, program):
-    r = run(cc + ["-std=c11", "-O2", "-w", "-I.", "-DNOVA_API=static", source, "-o", program, "-lm", "-lpthread", "-ldl"],
-            1800)
-    return r.status == 0, r.why() if r.status else "", r.seconds
+def build_one(cc, source):
+    """Tests and benches include nova.c; the command line is linked with it."""
+    how = ["nova.c"] if source == "examples/nova.c" else ["-DNOVA_API=static"]
+    r = run(cc + ["-std=c11", "-O2", "-w", "-I.", source] + how + ["-o", program_of(source), "-lm", "-lpthread", "-ldl"], 1800)
+    return r.why() if r.status else None
 
 
 def build(sources):
-    """{source: why it was not built, or None}. Each contains all of nova.c, so it takes its time."""
+    """{source: why it was not built, or None}. Each contains all of nova.c, so it takes its time. Apart from what make
+    builds: this machine's compiler may be another one (a lab's)."""
     cc = compiler()
     all_stale = stale_folder(cc)
-    inputs = ["nova.c", "nova.h"] + glob.glob("tests/*.h")
+    inputs = ["nova.c", "nova.h"] + glob.glob("tests/*.h") + glob.glob("examples/*.h")
     newest = max(os.path.getmtime(p) for p in inputs)
     jobs, out = [], {}
     for s in sources:
@@ -127,9 +129,7 @@ def build(sources):
     if jobs:
         say(f"building {len(jobs)} programs in {BUILD}")
     with concurrent.futures.ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        for s, (good, why, _) in zip(jobs, pool.map(lambda s: build_one(cc, s, program_of(s)), jobs)):
-            if not good:
-                out[s] = why
+        out.update(zip(jobs, pool.map(lambda s: build_one(cc, s), jobs)))
     return out
 
 
@@ -173,7 +173,7 @@ def power_below(x):
 
 def sizes(model, device):
     """Tokens of the benches, after a look at how fast it goes."""
-    given = os.environ.get("PROMPT"), os.environ.get("GENERATE")
+    given = os.environ.get("N_PROMPT"), os.environ.get("N_GENERATE")
     if all(given):
         return int(given[0]), int(given[1]), 3, None
     first, why = bench(model, device, 16, 2, 1)
@@ -507,9 +507,11 @@ def main():
     for old in glob.glob(REPORT + "*"):
         os.remove(old)
     sources = ["tests/test_gpu.c"] + sorted(glob.glob("tests/test_vk_*.c"))
-    built = build(["tests/bench_gpu.c"] + ([] if a.skip_tests else sources))
-    if built["tests/bench_gpu.c"]:
-        sys.exit(f"gpu-report: tests/bench_gpu.c does not compile: {built['tests/bench_gpu.c']}")
+    needed = ["tests/bench_gpu.c", "examples/nova.c"]
+    built = build(needed + ([] if a.skip_tests else sources))
+    for s in needed:
+        if built[s]:
+            sys.exit(f"gpu-report: {s} does not compile: {built[s]}")
     limits, why = limits_of(a.device)
     if why:
         sys.exit(f"gpu-report: {why}")

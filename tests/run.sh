@@ -433,7 +433,10 @@ parts() {
     echo shaders
     for n in $(names test_ .c); do
         is_gpu_test "$n" || continue
-        for driver in $DRIVERS; do printf '%s\n' "vulkan $driver,$n" "validate $driver,$n"; done
+        for driver in $DRIVERS; do
+            echo "vulkan $driver,$n"
+            [ "$RUN_LONG" = 0 ] && [ "$n" != gpu ] || echo "validate $driver,$n"   # each kernel: in check-all
+        done
     done
     for n in $(names test_ .c); do
         ! is_gpu_test "$n" || continue

@@ -69,6 +69,7 @@ typedef struct vk_machine {
     vk_recorded      replayed[VK_REPLAYED][VK_CHOICE_KINDS];
     vk_list          list;             /* of the pass that is not replayed */
     double           cost_per_ns;      /* measured, of the slowest kind of work */
+    double           seen_now;         /* tokens of the window that the pass's columns see, of all together */
     bool             kept_now;         /* the pass keeps fewer columns than it has */
     bool             head_done;        /* the replayed pass had the head in it */
     uint32_t         head_first;

@@ -664,7 +664,9 @@ static bool is_whole_heap(const vk_device *d, uint32_t type) {
 /* How well a type fits, 0: not at all. */
 static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     VkMemoryPropertyFlags f     = d->memory.memoryTypes[type].propertyFlags;
-    VkMemoryPropertyFlags never = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT;
+    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkMemoryPropertyFlags never = ~known;   /* protected, lazily allocated; AMD's and NVIDIA's own, which take features */
     VkMemoryPropertyFlags must  = memory_wishes[use][wish].must, rather = memory_wishes[use][wish].rather;
     if ((f & must) != must || (f & never)) return 0;
     if (use == VK_USE_DEVICE) {
@@ -697,8 +699,10 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
                 VkMemoryPropertyFlags f = d->memory.memoryTypes[t].propertyFlags, seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
                 void *map = NULL;
                 if ((f & seen) != seen || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
-                VK_TRY(d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map), "mapping device memory");
-                b->map = (uint8_t *)map;
+                VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
+                if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
+                b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
+                b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
                 return NOVA_OK;
             }
     char what[96];
@@ -785,6 +789,7 @@ static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
     out->offset = b->used;
     out->size   = size;
     out->map    = b->map ? b->map + b->used : NULL;
+    out->cached = b->cached;
     b->used += size;
     return true;
 }
@@ -943,7 +948,7 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
 }
 
 static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error) {
-    if (from->map) {
+    if (from->map && from->cached) {
         memcpy(data, from->map + offset, (size_t)size);
         return NOVA_OK;
     }

@@ -54,6 +54,7 @@ typedef struct vk_slice {
     VkBuffer buffer;
     uint64_t offset, size;
     uint8_t *map;             /* NULL: the host cannot see it */
+    bool     cached;          /* the map: reading it is as fast as memory, and not a bus transfer a word */
 } vk_slice;
 
 typedef enum vk_use {
@@ -68,6 +69,7 @@ typedef struct vk_block {
     VkBuffer       buffer;
     uint64_t       size, used;
     uint8_t       *map;
+    bool           cached;
     vk_use         use;
 } vk_block;
 
@@ -88,7 +90,7 @@ typedef struct vk_pipeline {
 } vk_pipeline;
 
 typedef struct vk_device_desc {
-    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N", "gpu:name-part" */
+    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N" */
     uint32_t    without;      /* VK_CAN_... not to use */
     uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
     uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */

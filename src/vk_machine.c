@@ -241,6 +241,8 @@ static nova_result take_caches(vk_machine *m, nova_error *error) {
     return NOVA_OK;
 }
 
+static bool is_readable(const vk_slice *s) { return s->map && s->cached; }
+
 static nova_result take_buffers(vk_machine *m, nova_error *error) {
     const vk_machine_desc *d = &m->desc;
     for (int b = 0; b < BUF_COUNT; b++) {
@@ -251,8 +253,8 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_X] * sizeof(float), &m->kept_x, error));
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_ATT] * sizeof(float), &m->kept_att, error));
     TRY(vk_take(m->dev, VK_USE_UPLOAD, now_words(d) * 4, &m->now.bytes, error));
-    if (!m->buf[BUF_X].map || !m->kept_x.map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
-    if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
+    if (!is_readable(&m->buf[BUF_X]) || !is_readable(&m->kept_x)) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
+    if (m->buf[BUF_LOGITS].size && !is_readable(&m->buf[BUF_LOGITS]))
         TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
     for (int b = 0; b < BUF_COUNT; b++)
         if (has_twin(m->dev, b) && m->ld[b]) TRY(take_zeroed(m, vk_quantised_bytes(m->ld[b], d->n_batch), &m->twin[b], error));

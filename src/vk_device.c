@@ -271,6 +271,7 @@ static uint64_t device_score(const vk_caps *c) {
 static int device_by_name(const char *want, const vk_caps *caps, uint32_t n) {
     bool     only_real = !strcmp(want, "auto");
     int      best      = -1;
+    if (!only_real && strncmp(want, "gpu", 3)) return -1;
     if (!strncmp(want, "gpu:", 4)) {
         char *end;
         long  index = strtol(want + 4, &end, 10);

@@ -892,7 +892,9 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(take_commands(m, m->once_pool, &m->once, error));
     TRY(take_choices(m, error));
     d->expected = 0;
-    return record_replayed(m, 1, 0, error);
+    for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
+        if (kind == 0 || m->choices.size) TRY(record_replayed(m, 1, kind, error));   /* no token waits or takes memory for it */
+    return NOVA_OK;
 }
 
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {

@@ -175,6 +175,8 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
+    c->max_bindings = limits->maxPerStageDescriptorStorageBuffers < limits->maxDescriptorSetStorageBuffers
+                          ? limits->maxPerStageDescriptorStorageBuffers : limits->maxDescriptorSetStorageBuffers;
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
 }
 
@@ -296,6 +298,18 @@ static void drop_matrices(vk_device *d) {
     if (!(c->can & VK_CAN_MATRIX)) c->n_matrices = 0;
 }
 
+#define VK_LEAST_BINDINGS 8   /* Vulkan's own minimum is 4 */
+
+/* What the kernels and their layout take and a device need not have. */
+static nova_result check_caps(const vk_device *d, nova_error *error) {
+    if (d->caps.max_bindings < VK_LEAST_BINDINGS)
+        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_LEAST_BINDINGS);
+    if (d->caps.align > VK_SLICE_ALIGN)
+        return fail(error, NOVA_ERROR_DEVICE, "%s aligns buffers to %llu bytes: %d are the most", d->caps.name,
+                    (unsigned long long)d->caps.align, VK_SLICE_ALIGN);
+    return NOVA_OK;
+}
+
 /* What the descriptor forbids. */
 static void limit_caps(vk_device *d) {
     d->caps.can &= ~d->desc.without;
@@ -320,6 +334,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
         d->physical = devices[chosen];
         result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
     }
+    if (result == NOVA_OK) result = check_caps(d, error);
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
     limit_caps(d);
     return result;
@@ -560,6 +575,7 @@ static nova_result borrow(vk_device *d, const nova_vulkan *v, nova_error *error)
     TRY(vk_api_instance(&d->api, d->instance, error));
     TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error));
     if (d->caps.api < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "%s has Vulkan 1.0: 1.1 is the least", d->caps.name);
+    TRY(check_caps(d, error));
     take_features(&f, v->features);
     uint32_t known = VK_CAN_STORAGE16 | VK_CAN_STORAGE8 | VK_CAN_F16 | VK_CAN_INT8 | VK_CAN_DOT | VK_CAN_SIZED | VK_CAN_MATRIX | VK_CAN_EXECUTABLE;
     d->caps.can &= abilities(&f) | ~known;

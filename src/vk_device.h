@@ -42,6 +42,7 @@ typedef struct vk_caps {
     uint32_t  max_push;
     uint64_t  max_range, max_alloc;    /* of a binding, of an allocation */
     uint64_t  align;                   /* of a binding's offset */
+    uint32_t  max_bindings;            /* storage buffers of a kernel */
     float     timestamp_ns;            /* 0: no timestamps */
     uint32_t  n_matrices;
     vk_matrix matrices[VK_MATRICES];

@@ -19001,6 +19001,7 @@ typedef struct vk_caps {
     uint32_t  max_push;
     uint64_t  max_range, max_alloc;    /* of a binding, of an allocation */
     uint64_t  align;                   /* of a binding's offset */
+    uint32_t  max_bindings;            /* storage buffers of a kernel */
     float     timestamp_ns;            /* 0: no timestamps */
     uint32_t  n_matrices;
     vk_matrix matrices[VK_MATRICES];
@@ -19013,6 +19014,7 @@ typedef struct vk_slice {
     VkBuffer buffer;
     uint64_t offset, size;
     uint8_t *map;             /* NULL: the host cannot see it */
+    bool     cached;          /* the map: reading it is as fast as memory, and not a bus transfer a word */
 } vk_slice;
 
 typedef enum vk_use {
@@ -19027,6 +19029,7 @@ typedef struct vk_block {
     VkBuffer       buffer;
     uint64_t       size, used;
     uint8_t       *map;
+    bool           cached;
     vk_use         use;
 } vk_block;
 
@@ -19047,7 +19050,7 @@ typedef struct vk_pipeline {
 } vk_pipeline;
 
 typedef struct vk_device_desc {
-    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N", "gpu:name-part" */
+    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N" */
     uint32_t    without;      /* VK_CAN_... not to use */
     uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
     uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */
@@ -19074,6 +19077,7 @@ typedef struct vk_device {
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
     uint64_t         taken;            /* bytes of device-local memory */
+    uint64_t         expected;         /* bytes of slices that are still to be taken, as far as known: blocks are made to fit */
 
     VkDescriptorSetLayout set_layout;
     VkPipelineLayout      layout;
@@ -19088,7 +19092,9 @@ typedef struct vk_device {
     void            *lock_user;
 
     VkCommandPool    pool;             /* of short work: uploads, tests */
+    VkCommandBuffer  once;             /* of that pool */
     VkFence          fence;
+    bool             busy;             /* what was submitted with it may still run */
     VkCommandPool    stage_pool;
     vk_stage         stages[VK_STAGES];
     uint32_t         next_stage;
@@ -19103,6 +19109,9 @@ static void        vk_device_close(vk_device *d);
 
 /* A slice aligned to 256, contents zero for READBACK and UPLOAD, undefined for DEVICE. Sub-allocated from blocks, never given
  * back before the close. Errors: MEMORY (budget, with numbers), DEVICE. */
+static uint64_t    vk_slice_bytes(uint64_t size);   /* what a slice of this size takes */
+/* What slices of `total` bytes, none larger than `largest`, leave unused at most at the ends of blocks. */
+static uint64_t    vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest);
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
 
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
@@ -19117,8 +19126,11 @@ static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *erro
 /* Gives recorded commands to the queue, under the host's lock. */
 static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence);
 
-/* Submits recorded commands and waits. Errors: DEVICE (lost, timeout), MEMORY. */
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error);
+/* Waits for what was submitted with a fence, if that may still run: *busy stays set where waiting failed, since then nothing may
+ * be changed, reset or freed that the device reads. Errors: DEVICE (lost, timeout), MEMORY. */
+static nova_result vk_fence_wait(const vk_device *d, VkFence fence, bool *busy, nova_error *error);
+/* Submits recorded commands, when what was submitted with the fence before is done. */
+static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands, VkFence fence, bool *busy, nova_error *error);
 
 #endif
 #endif
@@ -19132,6 +19144,8 @@ static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFenc
 #define VK_MOST_DEVICES  16
 #define VK_BLOCK_DEVICE  ((uint64_t)64 << 20)   /* least size of a block of device memory */
 #define VK_BLOCK_HOST    ((uint64_t)1 << 20)
+#define VK_BLOCK_MOST    ((uint64_t)1 << 30)   /* greatest, but for a slice that is larger */
+#define VK_BLOCK_ROUND   ((uint64_t)64 << 10)   /* what drivers may round a block up by */
 #define VK_SLICE_ALIGN   256                    /* the largest alignment that a binding's offset may need */
 #define VK_STAGING       ((uint64_t)4 << 20)     /* of one stage */
 #define VK_WAIT_NS       ((uint64_t)300 * 1000000000u)   /* behind which a device counts as hung */
@@ -19299,6 +19313,8 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
+    c->max_bindings = limits->maxPerStageDescriptorStorageBuffers < limits->maxDescriptorSetStorageBuffers
+                          ? limits->maxPerStageDescriptorStorageBuffers : limits->maxDescriptorSetStorageBuffers;
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
 }
 
@@ -19395,6 +19411,7 @@ static uint64_t device_score(const vk_caps *c) {
 static int device_by_name(const char *want, const vk_caps *caps, uint32_t n) {
     bool     only_real = !strcmp(want, "auto");
     int      best      = -1;
+    if (!only_real && strncmp(want, "gpu", 3)) return -1;
     if (!strncmp(want, "gpu:", 4)) {
         char *end;
         long  index = strtol(want + 4, &end, 10);
@@ -19417,6 +19434,18 @@ static void drop_matrices(vk_device *d) {
     c->n_matrices = n;
     if (n == 0) c->can &= ~(uint32_t)VK_CAN_MATRIX;
     if (!(c->can & VK_CAN_MATRIX)) c->n_matrices = 0;
+}
+
+#define VK_LEAST_BINDINGS 8   /* Vulkan's own minimum is 4 */
+
+/* What the kernels and their layout take and a device need not have. */
+static nova_result check_caps(const vk_device *d, nova_error *error) {
+    if (d->caps.max_bindings < VK_LEAST_BINDINGS)
+        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_LEAST_BINDINGS);
+    if (d->caps.align > VK_SLICE_ALIGN)
+        return fail(error, NOVA_ERROR_DEVICE, "%s aligns buffers to %llu bytes: %d are the most", d->caps.name,
+                    (unsigned long long)d->caps.align, VK_SLICE_ALIGN);
+    return NOVA_OK;
 }
 
 /* What the descriptor forbids. */
@@ -19443,6 +19472,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
         d->physical = devices[chosen];
         result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
     }
+    if (result == NOVA_OK) result = check_caps(d, error);
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
     limit_caps(d);
     return result;
@@ -19683,6 +19713,7 @@ static nova_result borrow(vk_device *d, const nova_vulkan *v, nova_error *error)
     TRY(vk_api_instance(&d->api, d->instance, error));
     TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error));
     if (d->caps.api < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "%s has Vulkan 1.0: 1.1 is the least", d->caps.name);
+    TRY(check_caps(d, error));
     take_features(&f, v->features);
     uint32_t known = VK_CAN_STORAGE16 | VK_CAN_STORAGE8 | VK_CAN_F16 | VK_CAN_INT8 | VK_CAN_DOT | VK_CAN_SIZED | VK_CAN_MATRIX | VK_CAN_EXECUTABLE;
     d->caps.can &= abilities(&f) | ~known;
@@ -19731,23 +19762,27 @@ static nova_result vk_device_open(vk_device **out, const host *h, const vk_devic
     return NOVA_OK;
 }
 
+static void block_close(const vk_device *d, vk_block *b) {
+    if (b->buffer) d->api.DestroyBuffer(d->device, b->buffer, NULL);
+    if (b->memory) d->api.FreeMemory(d->device, b->memory, NULL);   /* unmaps too */
+    memset(b, 0, sizeof *b);
+}
+
 static void device_objects_close(vk_device *d) {
-    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* every submit was waited for; the host's queues are its own */
+    if (!d->borrowed) d->api.DeviceWaitIdle(d->device);   /* the host's queues are its own: there, own fences tell */
+    vk_fence_wait(d, d->fence, &d->busy, NULL);
     for (uint32_t i = 0; i < d->n_pipelines; i++) d->api.DestroyPipeline(d->device, d->pipelines[i].handle, NULL);
     if (d->cache) d->api.DestroyPipelineCache(d->device, d->cache, NULL);
     if (d->layout) d->api.DestroyPipelineLayout(d->device, d->layout, NULL);
     if (d->set_layout) d->api.DestroyDescriptorSetLayout(d->device, d->set_layout, NULL);
     for (uint32_t i = 0; i < VK_STAGES; i++) {
-        if (d->stages[i].busy) d->api.WaitForFences(d->device, 1, &d->stages[i].fence, VK_TRUE, VK_WAIT_NS);
+        vk_fence_wait(d, d->stages[i].fence, &d->stages[i].busy, NULL);
         if (d->stages[i].fence) d->api.DestroyFence(d->device, d->stages[i].fence, NULL);
     }
     if (d->stage_pool) d->api.DestroyCommandPool(d->device, d->stage_pool, NULL);
     if (d->pool) d->api.DestroyCommandPool(d->device, d->pool, NULL);
     if (d->fence) d->api.DestroyFence(d->device, d->fence, NULL);
-    for (uint32_t i = 0; i < d->n_blocks; i++) {
-        if (d->blocks[i].buffer) d->api.DestroyBuffer(d->device, d->blocks[i].buffer, NULL);
-        if (d->blocks[i].memory) d->api.FreeMemory(d->device, d->blocks[i].memory, NULL);   /* unmaps too */
-    }
+    for (uint32_t i = 0; i < d->n_blocks; i++) block_close(d, &d->blocks[i]);
 }
 
 static void vk_device_close(vk_device *d) {
@@ -19784,7 +19819,9 @@ static bool is_whole_heap(const vk_device *d, uint32_t type) {
 /* How well a type fits, 0: not at all. */
 static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     VkMemoryPropertyFlags f     = d->memory.memoryTypes[type].propertyFlags;
-    VkMemoryPropertyFlags never = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT;
+    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkMemoryPropertyFlags never = ~known;   /* protected, lazily allocated; AMD's and NVIDIA's own, which take features */
     VkMemoryPropertyFlags must  = memory_wishes[use][wish].must, rather = memory_wishes[use][wish].rather;
     if ((f & must) != must || (f & never)) return 0;
     if (use == VK_USE_DEVICE) {
@@ -19795,14 +19832,15 @@ static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     return (f & rather) == rather ? 2 : 1;
 }
 
-static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, nova_error *error) {
+/* `local`: in device-local memory or not at all. */
+static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, bool local, nova_error *error) {
     VkMemoryAllocateInfo info;
     VkResult             r    = VK_ERROR_OUT_OF_DEVICE_MEMORY;
     uint32_t             tried = 0;
     memset(&info, 0, sizeof info);
     info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
     info.allocationSize = size;
-    for (int wish = 0; wish < 2; wish++)
+    for (int wish = 0; wish < (local ? 1 : 2); wish++)
         for (int fit = 3; fit > 0; fit--)
             for (uint32_t t = 0; t < d->memory.memoryTypeCount; t++) {
                 if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
@@ -19816,8 +19854,10 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
                 VkMemoryPropertyFlags f = d->memory.memoryTypes[t].propertyFlags, seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
                 void *map = NULL;
                 if ((f & seen) != seen || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
-                VK_TRY(d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map), "mapping device memory");
-                b->map = (uint8_t *)map;
+                VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
+                if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
+                b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
+                b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
                 return NOVA_OK;
             }
     char what[96];
@@ -19825,7 +19865,17 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
     return vk_fail(error, r, what);
 }
 
-static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_error *error) {
+static uint64_t vram_limit(const vk_device *d) {
+    uint64_t limit = d->desc.vram_limit;
+    return limit && limit < d->caps.heap_free ? limit : d->caps.heap_free;
+}
+
+static nova_result beyond_limit(const vk_device *d, uint64_t size, nova_error *error) {
+    return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory and %llu more are beyond the limit of %llu",
+                (unsigned long long)d->taken, (unsigned long long)size, (unsigned long long)vram_limit(d));
+}
+
+static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, bool local, nova_error *error) {
     VkBufferCreateInfo   info;
     VkMemoryRequirements need;
     memset(&info, 0, sizeof info);
@@ -19834,7 +19884,8 @@ static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_err
     info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
     VK_TRY(d->api.CreateBuffer(d->device, &info, NULL, &b->buffer), "a buffer");
     d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
-    TRY(allocate(d, b, need.memoryTypeBits, need.size, error));
+    if (b->use == VK_USE_DEVICE && d->taken + need.size > vram_limit(d)) return beyond_limit(d, need.size, error);
+    TRY(allocate(d, b, need.memoryTypeBits, need.size, local, error));
     VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
     b->size = size;
     if (b->use == VK_USE_DEVICE) d->taken += need.size;
@@ -19842,19 +19893,34 @@ static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, nova_err
     return NOVA_OK;
 }
 
-static uint64_t vram_limit(const vk_device *d) { return d->desc.vram_limit ? d->desc.vram_limit : d->caps.heap_free; }
+static uint64_t most_block(const vk_device *d) { return d->caps.max_alloc < VK_BLOCK_MOST ? d->caps.max_alloc : VK_BLOCK_MOST; }
+
+/* A block that is left behind has less free than the slice that did not fit; large slices have blocks of their own. Drivers round
+ * each block up. */
+static uint64_t vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest) {
+    uint64_t most = most_block(d), large = most / 4 + 1;
+    if (largest > large) largest = large;
+    return total / (most - largest + 1) * largest + (1 + total / large) * VK_BLOCK_ROUND;
+}
+
+/* As much as is still expected, in few blocks. */
+static uint64_t block_size(const vk_device *d, vk_use use, uint64_t least) {
+    uint64_t size = VK_BLOCK_HOST, limit = vram_limit(d);
+    if (use == VK_USE_DEVICE) {
+        size = !d->expected ? VK_BLOCK_DEVICE : d->expected < VK_BLOCK_MOST ? d->expected : VK_BLOCK_MOST;
+        if (d->expected && least > most_block(d) / 4) size = least;
+        if (d->taken + size > limit) size = limit > d->taken ? (limit - d->taken) & ~(uint64_t)(VK_SLICE_ALIGN - 1) : 0;
+    }
+    if (size > d->caps.max_alloc) size = d->caps.max_alloc & ~(uint64_t)(VK_SLICE_ALIGN - 1);
+    return size < least ? least : size;
+}
 
 static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
-    uint64_t size = use == VK_USE_DEVICE ? VK_BLOCK_DEVICE : VK_BLOCK_HOST, limit = vram_limit(d);
-    if (use == VK_USE_DEVICE && d->taken + size > limit) size = limit > d->taken ? (limit - d->taken) & ~(uint64_t)255 : 0;
-    if (size < least) size = least;
-    if (size > d->caps.max_alloc) size = least;
+    uint64_t size = block_size(d, use, least);
     if (size > d->caps.max_alloc)
         return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
                     (unsigned long long)d->caps.max_alloc);
-    if (use == VK_USE_DEVICE && d->taken + size > limit)
-        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory and %llu more are beyond the limit of %llu",
-                    (unsigned long long)d->taken, (unsigned long long)size, (unsigned long long)limit);
+    if (use == VK_USE_DEVICE && d->taken + size > vram_limit(d)) return beyond_limit(d, size, error);
     if (d->n_blocks == d->cap_blocks) {
         uint32_t  cap = d->cap_blocks ? 2 * d->cap_blocks : 16;
         vk_block *more = (vk_block *)mem_resize(&d->h, d->blocks, d->cap_blocks * sizeof *more, cap * sizeof *more);
@@ -19864,7 +19930,12 @@ static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_erro
     vk_block *b = &d->blocks[d->n_blocks++];   /* counted at once: closing takes back what it has got by then */
     memset(b, 0, sizeof *b);
     b->use = use;
-    return block_open(d, b, size, error);
+    if (size > least) {   /* so much at once may be more than there is in one piece */
+        if (block_open(d, b, size, use == VK_USE_DEVICE, NULL) == NOVA_OK) return NOVA_OK;
+        block_close(d, b);
+        b->use = use;
+    }
+    return block_open(d, b, least, false, error);
 }
 
 static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
@@ -19873,21 +19944,24 @@ static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
     out->offset = b->used;
     out->size   = size;
     out->map    = b->map ? b->map + b->used : NULL;
+    out->cached = b->cached;
     b->used += size;
     return true;
 }
 
+static uint64_t vk_slice_bytes(uint64_t size) { return (size + VK_SLICE_ALIGN - 1) & ~(uint64_t)(VK_SLICE_ALIGN - 1); }
+
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error) {
+    uint64_t rounded = vk_slice_bytes(size);
+    bool     found   = false;
     memset(out, 0, sizeof *out);
-    uint64_t rounded = (size + VK_SLICE_ALIGN - 1) & ~(uint64_t)(VK_SLICE_ALIGN - 1);
     if (rounded < size) return fail(error, NOVA_ERROR_MEMORY, "%llu bytes of device memory", (unsigned long long)size);
-    for (uint32_t i = 0; i < d->n_blocks; i++)
-        if (block_take(&d->blocks[i], use, rounded, out)) {
-            out->size = size;
-            return NOVA_OK;
-        }
-    TRY(block_add(d, use, rounded, error));
-    block_take(&d->blocks[d->n_blocks - 1], use, rounded, out);
+    for (uint32_t i = 0; i < d->n_blocks && !found; i++) found = block_take(&d->blocks[i], use, rounded, out);
+    if (!found) {
+        TRY(block_add(d, use, rounded, error));
+        block_take(&d->blocks[d->n_blocks - 1], use, rounded, out);
+    }
+    if (use == VK_USE_DEVICE) d->expected -= rounded < d->expected ? rounded : d->expected;
     out->size = size;
     return NOVA_OK;
 }
@@ -19906,14 +19980,23 @@ static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence 
     return r;
 }
 
-static nova_result vk_submit_wait(vk_device *d, VkCommandBuffer commands, VkFence fence, nova_error *error) {
-    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
-    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
-    VK_TRY(d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+static nova_result vk_fence_wait(const vk_device *d, VkFence fence, bool *busy, nova_error *error) {
+    if (!*busy) return NOVA_OK;
+    VkResult r = d->api.WaitForFences(d->device, 1, &fence, VK_TRUE, VK_WAIT_NS);
+    if (r == VK_SUCCESS || r == VK_ERROR_DEVICE_LOST) *busy = false;   /* a lost device runs nothing any more */
+    VK_TRY(r, "waiting for the device");
     return NOVA_OK;
 }
 
-/* A command buffer of the device's own pool, for once. */
+static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands, VkFence fence, bool *busy, nova_error *error) {
+    TRY(vk_fence_wait(d, fence, busy, error));
+    VK_TRY(d->api.ResetFences(d->device, 1, &fence), "a fence");
+    VK_TRY(vk_submit(d, commands, fence), "giving work to the device");
+    *busy = true;
+    return NOVA_OK;
+}
+
+/* The command buffer of the device's own pool, for once. */
 static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
     VkCommandBufferAllocateInfo allocate_info;
     VkCommandBufferBeginInfo    begin;
@@ -19925,7 +20008,10 @@ static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_
     allocate_info.commandBufferCount = 1;
     begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
     begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, commands), "a command buffer");
+    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
+    if (!d->once) VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, &d->once), "a command buffer");
+    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
+    *commands = d->once;
     VK_TRY(d->api.BeginCommandBuffer(*commands, &begin), "recording");
     return NOVA_OK;
 }
@@ -19943,12 +20029,10 @@ static nova_result commands_end(vk_device *d, VkCommandBuffer commands, nova_err
     return NOVA_OK;
 }
 
-/* Runs what was recorded, and takes the pool's command buffers back. */
 static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
     TRY(commands_end(d, commands, error));
-    TRY(vk_submit_wait(d, commands, d->fence, error));
-    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
-    return NOVA_OK;
+    TRY(vk_submit_fence(d, commands, d->fence, &d->busy, error));
+    return vk_fence_wait(d, d->fence, &d->busy, error);
 }
 
 static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_slice *from, uint64_t from_at, const vk_slice *to,
@@ -19958,13 +20042,6 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
     region.dstOffset = to->offset + to_at;
     region.size      = size;
     d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
-}
-
-static nova_result stage_wait(vk_device *d, vk_stage *s, nova_error *error) {
-    if (!s->busy) return NOVA_OK;
-    VK_TRY(d->api.WaitForFences(d->device, 1, &s->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
-    s->busy = false;
-    return NOVA_OK;
 }
 
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
@@ -19991,7 +20068,7 @@ static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
 static nova_result stage_next(vk_device *d, vk_stage **out, nova_error *error) {
     *out = &d->stages[d->next_stage++ % VK_STAGES];
     TRY(stage_open(d, *out, error));
-    return stage_wait(d, *out, error);
+    return vk_fence_wait(d, (*out)->fence, &(*out)->busy, error);
 }
 
 static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
@@ -20005,10 +20082,7 @@ static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
 
 static nova_result stage_submit(vk_device *d, vk_stage *s, nova_error *error) {
     TRY(commands_end(d, s->commands, error));
-    VK_TRY(d->api.ResetFences(d->device, 1, &s->fence), "a fence");
-    VK_TRY(vk_submit(d, s->commands, s->fence), "giving work to the device");
-    s->busy = true;
-    return NOVA_OK;
+    return vk_submit_fence(d, s->commands, s->fence, &s->busy, error);
 }
 
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error) {
@@ -20029,7 +20103,7 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
 }
 
 static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error) {
-    if (from->map) {
+    if (from->map && from->cached) {
         memcpy(data, from->map + offset, (size_t)size);
         return NOVA_OK;
     }
@@ -20040,7 +20114,7 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         TRY(stage_begin(d, s, error));
         record_piece(d, s->commands, from, offset + at, &s->bytes, 0, n);
         TRY(stage_submit(d, s, error));
-        TRY(stage_wait(d, s, error));
+        TRY(vk_fence_wait(d, s->fence, &s->busy, error));
         memcpy((uint8_t *)data + at, s->bytes.map, (size_t)n);
     }
     return NOVA_OK;
@@ -28373,7 +28447,7 @@ typedef struct vk_statistics {
 static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error);
 static void        vk_statistics_free(vk_device *d, vk_statistics *s);
 
-/* Makes what was recorded visible to the host. */
+/* Makes what was recorded visible to the host, and to what is submitted later: a fence alone makes nothing visible. */
 static void vk_record_end(vk_device *d, VkCommandBuffer commands);
 
 /* Compiles, records, runs and waits: for tests and for work at opening. */
@@ -28630,8 +28704,9 @@ static void vk_record_end(vk_device *d, VkCommandBuffer commands) {
     memset(&barrier, 0, sizeof barrier);
     barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
     barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
+                            VK_ACCESS_TRANSFER_WRITE_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT | VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
 }
 
 static void record_copy(const vk_device *d, VkCommandBuffer commands, const vk_dispatch *x) {
@@ -28677,6 +28752,7 @@ static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova
     if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
     nova_result result = vk_sets_open(d, n, &own, sets, error);
     if (result == NOVA_OK) result = run_with_sets(d, list, n, sets, error);
+    if (d->busy) d->api.DeviceWaitIdle(d->device);
     if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
     mem_free(&d->h, sets, n * sizeof *sets);
     return result;
@@ -30377,8 +30453,8 @@ typedef struct vk_machine {
     vk_slice         partial;          /* of attention over split caches */
     vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */
     uint32_t         at_out, at_table;
-    vk_slice         x_in;             /* the residual stream from another machine; unmapped BUF_X only */
-    vk_slice         logits_out;       /* unmapped BUF_LOGITS only */
+    vk_slice         x_in;             /* the residual stream from and to another machine; likewise */
+    vk_slice         logits_out;       /* where the host cannot read BUF_LOGITS at memory's speed */
     vk_slice         choose_parts, choices;   /* choices: the host reads */
     uint32_t         choice_kind;      /* of the last pass */
     vk_cache        *caches;           /* [n_layer] */
@@ -30389,9 +30465,14 @@ typedef struct vk_machine {
     VkCommandPool    replay_pool, once_pool;
     VkCommandBuffer  once;
     VkFence          fence;
+    bool             busy;             /* what was submitted may still run: waiting for it failed */
+    VkDescriptorPool once_sets_pool;   /* of what is recorded for once: the sets in once_sets, as many as any of it needed */
+    VkDescriptorSet *once_sets;
+    uint32_t         n_once_sets;
     vk_recorded      replayed[VK_REPLAYED][VK_CHOICE_KINDS];
     vk_list          list;             /* of the pass that is not replayed */
     double           cost_per_ns;      /* measured, of the slowest kind of work */
+    double           seen_now;         /* tokens of the window that the pass's columns see, of all together */
     bool             kept_now;         /* the pass keeps fewer columns than it has */
     bool             head_done;        /* the replayed pass had the head in it */
     uint32_t         head_first;
@@ -30401,8 +30482,9 @@ typedef struct vk_machine {
     uint64_t         n_submits, n_dispatches, wait_ns;   /* since opening */
 } vk_machine;
 
-/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers. */
-static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc);
+/* Device bytes that the operations op_first..op_last and the layers' caches take, with all buffers; and how many must be free, since
+ * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
+static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
 /* Loads weights with progress, makes the pipelines, records. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */
@@ -30411,7 +30493,8 @@ static void        vk_machine_close(vk_machine *m);
 
 /* Runs the body of the pass. x: the residual stream of the columns from the machine in front, ld_x floats apart; NULL where
  * this machine embeds. k: choices that will do instead of logits, 0: logits. Errors: CANCELLED, DEVICE. vk_machine_head then gives logits of gathered columns first..first + n
- * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on. */
+ * (n at most n_logits), *ld floats apart; vk_machine_x the residual stream where another machine goes on: of all
+ * columns, or of the gathered ones where that machine has the head alone. */
 static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error);
 static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error);
@@ -30438,6 +30521,7 @@ static uint32_t vk_machine_columns(const vk_machine *m);
 #define FIRST_GUESS     5.0       /* multiply-adds a nanosecond, before anything was measured */
 #define HEADER_WORDS    16
 #define RUN_WORDS       12
+#define VK_MOST_COLUMNS 65535u    /* of a pass: every device takes as many workgroups along an axis */
 
 static uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 
@@ -30492,20 +30576,107 @@ static uint64_t scratch_bytes(const vk_device *d, const vk_machine_desc *desc) {
     return most;
 }
 
-static uint64_t vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc) {
-    uint64_t total = now_words(desc) * 4 + 4096;
-    for (int b = 0; b < BUF_COUNT; b++)
-        if (is_used(b)) total += (uint64_t)columns_in(desc, b) * ld_of(desc, b) * sizeof(float);
-    total += (uint64_t)desc->n_batch * (ld_of(desc, BUF_X) + ld_of(desc, BUF_ATT)) * sizeof(float);
-    for (int b = 0; b < BUF_COUNT; b++)
-        if (has_twin(d, b)) total += vk_quantised_bytes(ld_of(desc, b), desc->n_batch);
-    total += scratch_bytes(d, desc);
+static attend_path forced_attend(const vk_machine_desc *d, uint32_t n_col) {
+    if (!d->force || n_col <= VK_MATVEC_MAX) return ATTEND_BEST;
+    return d->force & NOVA_GPU_MATRIX_F16 ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+}
+
+/* A layer's attention, without buffers and columns. */
+static vk_attend attend_shape_of(const vk_machine_desc *d, uint32_t layer, const vk_cache *cache) {
+    const kv_layer *kv = &d->kv->layers[layer];
+    vk_attend       x;
+    memset(&x, 0, sizeof x);
+    x.cache    = cache;
+    x.ld_q     = ld_of(d, BUF_Q);
+    x.ld_out   = ld_of(d, BUF_ATT);
+    x.n_ctx    = d->n_ctx;
+    x.n_head   = d->model->layers[layer].n_head;
+    x.n_rot    = 2 * d->prog->rope.n_pairs;
+    x.neox     = d->model->kind->rope_neox;
+    x.scale    = kv->shape.scale;
+    x.soft_cap = kv->shape.soft_cap;
+    x.barrier  = true;
+    return x;
+}
+
+/* The most that any number of columns needs for attention over a split cache. */
+static uint64_t partial_bytes(const vk_device *d, const vk_machine_desc *desc) {
+    uint64_t most = 0;
     for (uint32_t i = desc->op_first; i < desc->op_last; i++) {
-        const op *o = &desc->prog->ops[i];
-        if (o->kind == OP_STORE) total += cache_bytes_of(desc, o->layer);
-        for (uint32_t k = 0; k < o->n_w; k++) total += vk_weight_bytes(d, o->w[k]);
+        if (desc->prog->ops[i].kind != OP_ATTEND) continue;
+        vk_cache  cache = cache_of(desc, desc->prog->ops[i].layer);
+        vk_attend x     = attend_shape_of(desc, desc->prog->ops[i].layer, &cache);
+        for (uint64_t n = 1; n <= desc->n_batch; n = n < VK_REPLAYED ? n + 1 : n * 2) {
+            x.n_col = (uint32_t)n, x.n_run = (uint32_t)size_min(n, desc->n_seqs);
+            x.path  = forced_attend(desc, x.n_col);
+            uint64_t need = vk_attend_partial(d, &x);
+            if (need > most) most = need;
+        }
     }
-    return total;
+    return most;
+}
+
+/* A row of choices for each column that a recorded pass may have; n_rows 0: none are made. */
+static vk_choose choose_of(const vk_machine_desc *desc) {
+    vk_choose c;
+    memset(&c, 0, sizeof c);
+    if (desc->op_last <= desc->prog->n_body || desc->model->n_vocab > VK_CHOOSE_VOCAB) return c;
+    c.n_rows  = (uint32_t)size_min(VK_REPLAYED, desc->n_logits);
+    c.n_vocab = desc->model->n_vocab;
+    c.ld      = ld_of(desc, BUF_LOGITS);
+    c.k       = VK_CHOOSE_MOST;
+    return c;
+}
+
+/* Slices to be taken: their sum, the largest one, and whether each may be a binding. */
+typedef struct slice_sum { uint64_t limit, total, largest; bool fits; } slice_sum;
+
+static void sum_slice(slice_sum *s, uint64_t bytes) {
+    s->total += vk_slice_bytes(bytes);
+    if (bytes > s->largest) s->largest = bytes;
+    if (bytes > s->limit) s->fits = false;
+}
+
+static void sum_vector(slice_sum *s, const float *v, uint32_t n) {
+    if (v) sum_slice(s, (uint64_t)round_up(n, 4) * sizeof(float));
+}
+
+static void sum_op(slice_sum *s, const vk_device *d, const vk_machine_desc *desc, const op *o) {
+    for (uint32_t k = 0; k < o->n_w; k++) {
+        bool tied = o->kind == OP_EMBED && desc->op_last == desc->prog->n_ops && desc->prog->ops[desc->prog->n_ops - 1].w[0]->data == o->w[k]->data;
+        uint64_t bytes = vk_weight_bytes(d, o->w[k]);
+        sum_vector(s, o->bias[k], o->w[k]->n_out);
+        if (bytes == 0) s->fits = false;
+        if (tied) continue;   /* the output has it */
+        s->total += bytes;
+        if (bytes > s->largest) s->largest = bytes < s->limit ? bytes : s->limit;
+    }
+    if (o->kind == OP_STORE) sum_slice(s, cache_bytes_of(desc, o->layer));
+    if (o->kind != OP_NORM) return;
+    sum_vector(s, o->vec, desc->prog->width[o->src]);
+    sum_vector(s, o->bias[0], desc->prog->width[o->src]);
+}
+
+static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room) {
+    slice_sum s;
+    vk_choose c = choose_of(desc);
+    memset(&s, 0, sizeof s);
+    s.limit = d->caps.max_range < d->caps.max_alloc ? d->caps.max_range : d->caps.max_alloc;
+    s.fits  = desc->n_seqs <= VK_MOST_COLUMNS;
+    sum_slice(&s, now_words(desc) * 4);
+    for (int b = 0; b < BUF_COUNT; b++) {
+        if (is_used(b)) sum_slice(&s, (uint64_t)columns_in(desc, b) * ld_of(desc, b) * sizeof(float));
+        if (has_twin(d, b)) sum_slice(&s, vk_quantised_bytes(ld_of(desc, b), desc->n_batch));
+    }
+    sum_slice(&s, (uint64_t)desc->n_batch * ld_of(desc, BUF_X) * sizeof(float));
+    sum_slice(&s, (uint64_t)desc->n_batch * ld_of(desc, BUF_ATT) * sizeof(float));
+    sum_slice(&s, scratch_bytes(d, desc));
+    if (s.fits) sum_slice(&s, partial_bytes(d, desc));
+    if (c.n_rows) sum_slice(&s, vk_choose_scratch(d, &c));
+    for (uint32_t i = desc->op_first; i < desc->op_last; i++) sum_op(&s, d, desc, &desc->prog->ops[i]);
+    *bytes = s.total;
+    *room  = s.total + vk_blocks_waste(d, s.total, s.largest);
+    return s.fits;
 }
 
 /* ---- Loading ---- */
@@ -30578,14 +30749,13 @@ static nova_result take_caches(vk_machine *m, nova_error *error) {
         const op *o = &m->desc.prog->ops[i];
         if (o->kind != OP_STORE) continue;
         uint64_t bytes = cache_bytes_of(&m->desc, o->layer);
-        if (bytes > m->dev->caps.max_range)
-            return fail(error, NOVA_ERROR_UNSUPPORTED, "a layer's cache of %llu bytes is beyond the device's %llu a buffer",
-                        (unsigned long long)bytes, (unsigned long long)m->dev->caps.max_range);
         m->caches[o->layer] = cache_of(&m->desc, o->layer);
         TRY(vk_take(m->dev, VK_USE_DEVICE, bytes, &m->caches[o->layer].bytes, error));
     }
     return NOVA_OK;
 }
+
+static bool is_readable(const vk_slice *s) { return s->map && s->cached; }
 
 static nova_result take_buffers(vk_machine *m, nova_error *error) {
     const vk_machine_desc *d = &m->desc;
@@ -30597,8 +30767,8 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_X] * sizeof(float), &m->kept_x, error));
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_ATT] * sizeof(float), &m->kept_att, error));
     TRY(vk_take(m->dev, VK_USE_UPLOAD, now_words(d) * 4, &m->now.bytes, error));
-    if (!m->buf[BUF_X].map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
-    if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
+    if (!is_readable(&m->buf[BUF_X]) || !is_readable(&m->kept_x)) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
+    if (m->buf[BUF_LOGITS].size && !is_readable(&m->buf[BUF_LOGITS]))
         TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
     for (int b = 0; b < BUF_COUNT; b++)
         if (has_twin(m->dev, b) && m->ld[b]) TRY(take_zeroed(m, vk_quantised_bytes(m->ld[b], d->n_batch), &m->twin[b], error));
@@ -30620,6 +30790,10 @@ static void place_now(vk_machine *m) {
 
 /* ---- What changes per pass ---- */
 
+/* Positions count from the first page behind the sinks' that is held: only distances matter to attention, and a text may go on
+ * for more tokens than 32 bits count. */
+static int64_t position_base(const kv_seq *s) { return ((int64_t)s->window_page - s->n_sink_pages) * KV_PAGE; }
+
 static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uint32_t r) {
     const kv_seq *s  = run->seq;
     uint32_t     *at = w + m->now.run + RUN_WORDS * r, table = m->at_table + m->desc.max_pages * r;
@@ -30631,8 +30805,8 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
     at[3]  = slid;
     at[4]  = slid ? s->n_sinks : 0;
     at[5]  = s->n_sink_pages;
-    at[6]  = s->window_page;
-    at[7]  = (uint32_t)kv_window_start(s);
+    at[6]  = s->n_sink_pages;
+    at[7]  = (uint32_t)(kv_window_start(s) - position_base(s));
     memcpy(w + table, s->table, s->n_pages * sizeof *w);
     if (slid) rope_fill(&m->desc.prog->rope, -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
     for (uint32_t i = 0; i < run->n_out; i++) w[m->at_out + run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
@@ -30641,15 +30815,18 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
 static void write_now(vk_machine *m, const pass *p) {
     uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * m->desc.prog->rope.n_pairs;
     w[0] = p->n_col, w[1] = p->n_run, w[2] = p->n_out;
+    m->seen_now = 0;
     for (uint32_t r = 0; r < p->n_run; r++) {
         const pass_run *run = &p->runs[r];
+        int64_t         base = position_base(run->seq), start = kv_window_start(run->seq);
         write_run(m, w, run, r);
         for (uint32_t i = 0; i < run->n_col; i++) {
             uint32_t  col = run->first_col + i, *at = w + m->now.col + 4 * col;
             int64_t   position = run->seq->n_tokens + i;
             at[0] = (uint32_t)p->ids[col];
             at[1] = r;
-            at[2] = (uint32_t)position;
+            at[2] = (uint32_t)(position - base);
+            m->seen_now += (double)(position - start + 1);
             rope_fill(&m->desc.prog->rope, position, m->desc.prog->rope.magnitude, (float *)(void *)(w + m->now.turn + turn * col));
         }
     }
@@ -30811,26 +30988,14 @@ static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape 
 }
 
 static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) {
-    const kv_layer *kv = &m->desc.kv->layers[layer];
-    vk_attend       x;
-    memset(&x, 0, sizeof x);
-    x.now      = &m->now;
-    x.cache    = &m->caches[layer];
-    x.q        = m->buf[BUF_Q];
-    x.out      = m->buf[BUF_ATT];
-    x.partial  = m->partial;
-    x.ld_q     = m->ld[BUF_Q];
-    x.ld_out   = m->ld[BUF_ATT];
-    x.n_col    = n_col;
-    x.n_run    = (uint32_t)size_min(n_col, m->desc.n_seqs);
-    x.n_ctx    = m->desc.n_ctx;
-    x.n_head   = m->desc.model->layers[layer].n_head;
-    x.n_rot    = 2 * m->desc.prog->rope.n_pairs;
-    x.neox     = m->desc.model->kind->rope_neox;
-    x.scale    = kv->shape.scale;
-    x.soft_cap = kv->shape.soft_cap;
-    x.barrier  = true;
-    if (m->desc.force && n_col > VK_MATVEC_MAX) x.path = m->desc.force & NOVA_GPU_MATRIX_F16 ? ATTEND_MANY_MATRIX : ATTEND_MANY_F32;
+    vk_attend x = attend_shape_of(&m->desc, layer, &m->caches[layer]);
+    x.now     = &m->now;
+    x.q       = m->buf[BUF_Q];
+    x.out     = m->buf[BUF_ATT];
+    x.partial = m->partial;
+    x.n_col   = n_col;
+    x.n_run   = (uint32_t)size_min(n_col, m->desc.n_seqs);
+    x.path    = forced_attend(&m->desc, n_col);
     return x;
 }
 
@@ -30857,9 +31022,7 @@ static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
         for (uint32_t k = 0; k < o->n_w; k++) cost += (double)o->w[k]->n_in * o->w[k]->n_out * columns;
     if (o->kind == OP_ATTEND) {
         const model_layer *l = &m->desc.model->layers[o->layer];
-        const uint32_t *w = (const uint32_t *)(const void *)m->now.bytes.map;
-        for (uint32_t c = 0; c < s->n_col; c++)
-            cost += 2.0 * l->n_head * m->desc.model->head_dim_k * (w[m->now.col + 4 * c + 2] - w[m->now.run + RUN_WORDS * w[m->now.col + 4 * c + 1] + 7] + 1.0);
+        cost += 2.0 * l->n_head * m->desc.model->head_dim_k * m->seen_now;
     }
     return cost;
 }
@@ -30888,15 +31051,13 @@ static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
 /* ---- Submitting ---- */
 
 static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_dispatch, nova_error *error) {
-    vk_device *d = m->dev;
-    VK_TRY(d->api.ResetFences(d->device, 1, &m->fence), "a fence");
-    VK_TRY(vk_submit(d, commands, m->fence), "giving work to the device");
+    TRY(vk_submit_fence(m->dev, commands, m->fence, &m->busy, error));
     m->n_submits++;
     m->n_dispatches += n_dispatch;
-    uint64_t start = clock_ns();
-    VK_TRY(d->api.WaitForFences(d->device, 1, &m->fence, VK_TRUE, VK_WAIT_NS), "waiting for the device");
+    uint64_t    start  = clock_ns();
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
     m->wait_ns += clock_ns() - start;
-    return NOVA_OK;
+    return result;
 }
 
 static nova_result record(vk_machine *m, VkCommandBuffer commands, bool once, const vk_dispatch *list, uint32_t n,
@@ -30923,20 +31084,32 @@ static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuf
     return NOVA_OK;
 }
 
-/* Runs a part of a list, recorded for this once. */
-static nova_result run_once(vk_machine *m, vk_dispatch *list, uint32_t n, nova_error *error) {
-    VkDescriptorPool own  = VK_NULL_HANDLE;
-    vk_device       *d    = m->dev;
-    VkDescriptorSet *sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *sets);
-    if (!sets) return fail_memory(error, n * sizeof *sets, "descriptors");
-    nova_result result = vk_sets_open(d, n, &own, sets, error);
-    VkResult    r      = result == NOVA_OK ? d->api.ResetCommandPool(d->device, m->once_pool, 0) : VK_SUCCESS;
-    if (r != VK_SUCCESS) result = vk_fail(error, r, "a command pool");
-    if (result == NOVA_OK) result = record(m, m->once, true, list, n, sets, error);
-    if (result == NOVA_OK) result = submit(m, m->once, n, error);
-    if (own) d->api.DestroyDescriptorPool(d->device, own, NULL);
-    mem_free(&m->h, sets, n * sizeof *sets);
+static void once_sets_close(vk_machine *m) {
+    if (m->once_sets_pool) m->dev->api.DestroyDescriptorPool(m->dev->device, m->once_sets_pool, NULL);
+    mem_free(&m->h, m->once_sets, m->n_once_sets * sizeof *m->once_sets);
+    m->once_sets_pool = VK_NULL_HANDLE, m->once_sets = NULL, m->n_once_sets = 0;
+}
+
+/* At least n descriptor sets, which what is recorded for once writes anew. */
+static nova_result once_sets_reserve(vk_machine *m, uint32_t n, nova_error *error) {
+    if (n <= m->n_once_sets) return NOVA_OK;
+    once_sets_close(m);
+    m->once_sets = (VkDescriptorSet *)mem_zalloc(&m->h, n * sizeof *m->once_sets);
+    if (!m->once_sets) return fail_memory(error, n * sizeof *m->once_sets, "descriptors");
+    m->n_once_sets = n;
+    nova_result result = vk_sets_open(m->dev, n, &m->once_sets_pool, m->once_sets, error);
+    if (result != NOVA_OK) once_sets_close(m);
     return result;
+}
+
+/* Runs a part of a list, recorded for this once. */
+static nova_result run_once(vk_machine *m, const vk_dispatch *list, uint32_t n, nova_error *error) {
+    vk_device *d = m->dev;
+    TRY(vk_fence_wait(d, m->fence, &m->busy, error));
+    TRY(once_sets_reserve(m, n, error));
+    VK_TRY(d->api.ResetCommandPool(d->device, m->once_pool, 0), "a command pool");
+    TRY(record(m, m->once, true, list, n, m->once_sets, error));
+    return submit(m, m->once, n, error);
 }
 
 /* Dispatches from `first` on that are expected to last SUBMIT_NS, one at least. */
@@ -30980,7 +31153,8 @@ static uint32_t vk_machine_columns(const vk_machine *m) {
             if (cost > widest) widest = cost;
         }
     double columns = SUBMIT_NS * m->cost_per_ns / widest;
-    return columns < 1 ? 1 : columns >= m->desc.n_batch ? m->desc.n_batch : (uint32_t)columns;
+    uint32_t most = (uint32_t)size_min(m->desc.n_batch, VK_MOST_COLUMNS);
+    return columns < 1 ? 1 : columns >= most ? most : (uint32_t)columns;
 }
 
 /* ---- Replaying ---- */
@@ -31073,6 +31247,12 @@ static void write_x(vk_machine *m, uint32_t n_col, const float *x, size_t ld_x) 
     for (uint32_t c = 0; c < n_col; c++) memcpy(to + (size_t)c * m->ld[BUF_X] * sizeof(float), x + c * ld_x, width);
 }
 
+/* Where the residual stream lies behind this machine's operations: that of the gathered columns has a place of its own. */
+static const vk_slice *last_x(const vk_machine *m) {
+    bool gathers = m->desc.op_first < m->desc.prog->n_body && m->desc.op_last >= m->desc.prog->n_body;
+    return gathers && m->kept_now ? &m->kept_x : &m->buf[BUF_X];
+}
+
 static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_error *error) {
     pass_shape s;
     memset(&s, 0, sizeof s);
@@ -31080,12 +31260,14 @@ static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_e
     m->list.n = 0, m->list.failed = false;
     if (x_given && m->x_in.size) list_copy(&m->list, m->x_in, m->buf[BUF_X], (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
     list_ops(m, &m->list, m->desc.op_first, (uint32_t)size_min(m->desc.op_last, m->desc.prog->n_body), &s);
-    if (!has_head(m) && m->x_in.size)
-        list_copy(&m->list, m->buf[BUF_X], m->x_in, (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    uint32_t left = last_x(m) == &m->kept_x ? p->n_out : p->n_col;
+    if (!has_head(m) && m->x_in.size && left)
+        list_copy(&m->list, *last_x(m), m->x_in, (uint64_t)left * m->ld[BUF_X] * sizeof(float));
     return run_in_pieces(m, &m->list, error);
 }
 
 static nova_result vk_machine_body(vk_machine *m, const pass *p, uint32_t k, const float *x, size_t ld_x, nova_error *error) {
+    TRY(vk_fence_wait(m->dev, m->fence, &m->busy, error));   /* it reads what is written now */
     write_now(m, p);
     if (x) write_x(m, m->desc.op_first >= m->desc.prog->n_body ? p->n_out : p->n_col, x, ld_x);
     m->head_done   = false;
@@ -31120,7 +31302,7 @@ static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, co
 }
 
 static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t ld_x, nova_error *error) {
-    const uint8_t *from = m->x_in.size ? m->x_in.map : m->buf[BUF_X].map;
+    const uint8_t *from = m->x_in.size ? m->x_in.map : last_x(m)->map;
     size_t         width = m->desc.prog->width[BUF_X] * sizeof(float);
     (void)error;
     for (uint32_t c = 0; c < n_col; c++) memcpy(x + c * ld_x, from + (size_t)c * m->ld[BUF_X] * sizeof(float), width);
@@ -31195,33 +31377,25 @@ static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *us
 
 /* ---- Opening ---- */
 
-/* The most that any number of columns needs for attention over a split cache. */
 static nova_result take_partial(vk_machine *m, nova_error *error) {
-    uint64_t most = 0;
-    for (uint32_t i = m->desc.op_first; i < m->desc.op_last; i++)
-        for (uint32_t n = 1; m->desc.prog->ops[i].kind == OP_ATTEND && n <= m->desc.n_batch; n = n < VK_REPLAYED ? n + 1 : n * 2) {
-            vk_attend x    = attend_of(m, m->desc.prog->ops[i].layer, (uint32_t)size_min(n, m->desc.n_batch));
-            uint64_t  need = vk_attend_partial(m->dev, &x);
-            if (need > most) most = need;
-        }
+    uint64_t most = partial_bytes(m->dev, &m->desc);
     return most ? vk_take(m->dev, VK_USE_DEVICE, most, &m->partial, error) : NOVA_OK;
 }
 
 /* Where the vocabulary is within the shader's limits. */
 static nova_result take_choices(vk_machine *m, nova_error *error) {
-    vk_choose c;
-    if (!has_head(m) || m->desc.model->n_vocab > VK_CHOOSE_VOCAB) return NOVA_OK;
-    memset(&c, 0, sizeof c);
-    c.n_rows  = (uint32_t)size_min(VK_REPLAYED, m->desc.n_logits);
-    c.n_vocab = m->desc.model->n_vocab;
-    c.ld      = m->ld[BUF_LOGITS];
-    c.k       = VK_CHOOSE_MOST;
+    vk_choose c = choose_of(&m->desc);
+    if (!c.n_rows) return NOVA_OK;
     TRY(vk_take(m->dev, VK_USE_DEVICE, vk_choose_scratch(m->dev, &c), &m->choose_parts, error));
     return vk_take(m->dev, VK_USE_READBACK, c.n_rows * vk_choose_row_bytes(c.k), &m->choices, error);
 }
 
 static nova_result machine_begin(vk_machine *m, nova_error *error) {
     vk_device *d = m->dev;
+    uint64_t   bytes, room;
+    if (!vk_machine_bytes(d, &m->desc, &bytes, &room))
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "a buffer is beyond the device's %llu bytes", (unsigned long long)d->caps.max_range);
+    d->expected = bytes;
     place_now(m);
     TRY(take_buffers(m, error));
     TRY(take_partial(m, error));
@@ -31231,7 +31405,10 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(create_command_pool(d, &m->once_pool, error));
     TRY(take_commands(m, m->once_pool, &m->once, error));
     TRY(take_choices(m, error));
-    return record_replayed(m, 1, 0, error);
+    d->expected = 0;
+    for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
+        if (kind == 0 || m->choices.size) TRY(record_replayed(m, 1, kind, error));   /* no token waits or takes memory for it */
+    return NOVA_OK;
 }
 
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {
@@ -31258,6 +31435,7 @@ static void vk_machine_close(vk_machine *m) {
     host       h = m->h;
     vk_device *d = m->dev;
     if (!d->borrowed) d->api.DeviceWaitIdle(d->device);
+    vk_fence_wait(d, m->fence, &m->busy, NULL);
     for (uint32_t i = 0; i < VK_REPLAYED * VK_CHOICE_KINDS; i++) {
         vk_recorded *r = &m->replayed[i / VK_CHOICE_KINDS][i % VK_CHOICE_KINDS];
         if (r->pool) d->api.DestroyDescriptorPool(d->device, r->pool, NULL);
@@ -31265,6 +31443,7 @@ static void vk_machine_close(vk_machine *m) {
     if (m->replay_pool) d->api.DestroyCommandPool(d->device, m->replay_pool, NULL);
     if (m->once_pool) d->api.DestroyCommandPool(d->device, m->once_pool, NULL);
     if (m->fence) d->api.DestroyFence(d->device, m->fence, NULL);
+    once_sets_close(m);
     vk_list_free(&m->list);
     arena_free(&m->a);
     mem_free(&h, m, sizeof *m);
@@ -31324,7 +31503,8 @@ typedef struct gpu_choices {
  * where the pass gave none and gpu_head is to be asked. */
 static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error);
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row);
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error);
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error);
 static uint32_t    gpu_columns(const gpu_group *g);
 
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error);
@@ -31358,8 +31538,9 @@ static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) { re
 static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float *x, size_t ld_x, bool (*cancelled)(void *), void *user, nova_error *error) {
     return (void)g, (void)p, (void)k, (void)x, (void)ld_x, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    return (void)g, (void)first, (void)n, (void)logits, (void)ld, fail(error, NOVA_ERROR_DEVICE, "no GPU");
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error) {
+    return (void)g, (void)first, (void)n, (void)logits, (void)ld, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu_group *g) { return (void)g, UINT32_MAX; }
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) { return (void)g, (void)out, (void)error, NOVA_OK; }
@@ -31472,6 +31653,11 @@ static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
     return true;
 }
 
+static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_desc *m) {
+    uint64_t bytes, room;
+    return is_supported(d, m->op_first, m->op_last) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
+}
+
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the
  * output being one; what was taken is subtracted. */
 static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last, uint32_t *allowed) {
@@ -31482,11 +31668,11 @@ static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last,
     while (*allowed && next < first) {
         uint32_t begin = next == layer_begin(p, 0) ? 0 : next;        /* the first layer brings the embedding */
         vk_machine_desc m = machine_desc(d, begin, last);
-        if (!is_supported(d, begin, last) || vk_machine_bytes(dev, &m) > room_of(dev)) {
+        if (!fits_on(dev, d, &m)) {
             if (begin == next) break;
             begin = next;                                              /* the embedding alone does not fit */
             m = machine_desc(d, begin, last);
-            if (!is_supported(d, begin, last) || vk_machine_bytes(dev, &m) > room_of(dev)) break;
+            if (!fits_on(dev, d, &m)) break;
         }
         first = begin;
         --*allowed;
@@ -31551,8 +31737,8 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
         if (error) *error = why;
         return result;
     }
-    if (result != NOVA_OK && strcmp(why.message, "") && result != NOVA_ERROR_DEVICE)
-        log_text(h, NOVA_LOG_WARNING, "the GPU is not used: %s", why.message);
+    if (result != NOVA_OK)   /* that there is none is nothing to be warned of */
+        log_text(h, result == NOVA_ERROR_DEVICE ? NOVA_LOG_INFO : NOVA_LOG_WARNING, "the GPU is not used: %s", why.message);
     if (result == NOVA_OK) log_text(h, NOVA_LOG_WARNING, "the GPU is not used: no layer fits its memory");
     return NOVA_OK;
 }
@@ -31582,7 +31768,7 @@ static nova_result gpu_body(gpu_group *g, const pass *p, uint32_t k, const float
         vk_machine *m = g->machines[i];
         if (!m) continue;
         if (before) {
-            TRY(vk_machine_x(before, p->n_col, g->x, g->ld_x, error));
+            TRY(vk_machine_x(before, m->desc.op_first < m->desc.prog->n_body ? p->n_col : p->n_out, g->x, g->ld_x, error));
             x = g->x, ld_x = g->ld_x;
         }
         m->cancelled = cancelled, m->cancelled_user = user;
@@ -31598,8 +31784,11 @@ static vk_machine *last_machine(const gpu_group *g) {
     return g->machines[k];
 }
 
-static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    return vk_machine_head(last_machine(g), first, n, logits, ld, error);
+static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const float **logits, size_t *ld, bool (*cancelled)(void *), void *user,
+                            nova_error *error) {
+    vk_machine *m = last_machine(g);
+    m->cancelled = cancelled, m->cancelled_user = user;
+    return vk_machine_head(m, first, n, logits, ld, error);
 }
 
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) {
@@ -32651,7 +32840,7 @@ static nova_result run_body(nova_engine *e, uint32_t n_choices, nova_error *erro
 }
 
 static nova_result run_head(nova_engine *e, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
-    if (e->gpu) return gpu_head(e->gpu, first, n, logits, ld, error);
+    if (e->gpu) return gpu_head(e->gpu, first, n, logits, ld, e->cpu.cancelled, e->cpu.cancelled_user, error);
     *logits = e->cpu.buf[BUF_LOGITS];
     *ld     = e->prog.width[BUF_LOGITS];
     return cpu_head(&e->cpu, first, n) == NOVA_OK ? NOVA_OK : fail(error, NOVA_CANCELLED, "cancelled");
@@ -32930,14 +33119,18 @@ static nova_result prepare_next(nova_session *s, nova_error *error) {
     return reserve(s, 1, error);
 }
 
-/* Logits of a pass whose tokens are part of their sessions now: they come in any case, so that no session is left between. */
+/* Logits of a pass, which cannot be cancelled any more. Where they fail, the pass's tokens stay pending: no session is left
+ * between. */
 static void finish_pass(nova_engine *e, nova_session *const *sessions, size_t n, nova_result *results) {
     if (e->gpu && gpu_get_choices(e->gpu, 0)) {
+        pass_commit(e);
         spread_choices(e, sessions, n, results);
         return;
     }
     e->cpu.cancelled = NULL;
     nova_result logits = pass_logits(e, NULL, NULL, 0, &e->pass_error);
+    if (logits == NOVA_OK) pass_commit(e);
+    for (uint32_t r = 0; r < e->now.n_run; r++) e->run_sessions[r]->has_logits = logits == NOVA_OK;
     for (size_t i = 0; i < n; i++)
         if (results[i] == NOVA_OK && logits != NOVA_OK) results[i] = logits;
         else if (results[i] == NOVA_OK && !vector_finite(e->cpu.level, sessions[i]->logits, e->model->n_vocab)) {
@@ -32967,7 +33160,6 @@ static void evaluate_pending(nova_session *const *sessions, size_t n, bool to_ch
         for (size_t i = 0; i < n; i++)
             if (results[i] == NOVA_OK && (body != NOVA_CANCELLED || take_cancel(sessions[i]))) results[i] = body;
     }
-    pass_commit(e);
     finish_pass(e, sessions, n, results);
 }
 

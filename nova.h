@@ -19,7 +19,8 @@
  *   - A failed call changes nothing that its comment does not name; the object stays usable.
  *   - nova never aborts, exits, prints, throws, installs signal handlers, or keeps global state.
  *   - Text is UTF-8. Paths too, on Windows as well.
- *   - Generating a token allocates nothing: an engine takes its memory when it opens.
+ *   - Generating a token allocates nothing: an engine takes its memory when it opens. (On a GPU, the first batch of a number
+ *     of sessions that had none yet makes its kernels.)
  *   - No function may be called from inside a callback unless the callback's comment says so.
  *
  * MIT license, see LICENSE.

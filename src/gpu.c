@@ -216,8 +216,8 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
         if (error) *error = why;
         return result;
     }
-    if (result != NOVA_OK && strcmp(why.message, "") && result != NOVA_ERROR_DEVICE)
-        log_text(h, NOVA_LOG_WARNING, "the GPU is not used: %s", why.message);
+    if (result != NOVA_OK)   /* that there is none is nothing to be warned of */
+        log_text(h, result == NOVA_ERROR_DEVICE ? NOVA_LOG_INFO : NOVA_LOG_WARNING, "the GPU is not used: %s", why.message);
     if (result == NOVA_OK) log_text(h, NOVA_LOG_WARNING, "the GPU is not used: no layer fits its memory");
     return NOVA_OK;
 }

@@ -175,6 +175,8 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
+    c->max_bindings = limits->maxPerStageDescriptorStorageBuffers < limits->maxDescriptorSetStorageBuffers
+                          ? limits->maxPerStageDescriptorStorageBuffers : limits->maxDescriptorSetStorageBuffers;
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
 }
 
@@ -271,6 +273,7 @@ static uint64_t device_score(const vk_caps *c) {
 static int device_by_name(const char *want, const vk_caps *caps, uint32_t n) {
     bool     only_real = !strcmp(want, "auto");
     int      best      = -1;
+    if (!only_real && strncmp(want, "gpu", 3)) return -1;
     if (!strncmp(want, "gpu:", 4)) {
         char *end;
         long  index = strtol(want + 4, &end, 10);
@@ -293,6 +296,18 @@ static void drop_matrices(vk_device *d) {
     c->n_matrices = n;
     if (n == 0) c->can &= ~(uint32_t)VK_CAN_MATRIX;
     if (!(c->can & VK_CAN_MATRIX)) c->n_matrices = 0;
+}
+
+#define VK_LEAST_BINDINGS 8   /* Vulkan's own minimum is 4 */
+
+/* What the kernels and their layout take and a device need not have. */
+static nova_result check_caps(const vk_device *d, nova_error *error) {
+    if (d->caps.max_bindings < VK_LEAST_BINDINGS)
+        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_LEAST_BINDINGS);
+    if (d->caps.align > VK_SLICE_ALIGN)
+        return fail(error, NOVA_ERROR_DEVICE, "%s aligns buffers to %llu bytes: %d are the most", d->caps.name,
+                    (unsigned long long)d->caps.align, VK_SLICE_ALIGN);
+    return NOVA_OK;
 }
 
 /* What the descriptor forbids. */
@@ -319,6 +334,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
         d->physical = devices[chosen];
         result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
     }
+    if (result == NOVA_OK) result = check_caps(d, error);
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
     limit_caps(d);
     return result;
@@ -559,6 +575,7 @@ static nova_result borrow(vk_device *d, const nova_vulkan *v, nova_error *error)
     TRY(vk_api_instance(&d->api, d->instance, error));
     TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error));
     if (d->caps.api < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "%s has Vulkan 1.0: 1.1 is the least", d->caps.name);
+    TRY(check_caps(d, error));
     take_features(&f, v->features);
     uint32_t known = VK_CAN_STORAGE16 | VK_CAN_STORAGE8 | VK_CAN_F16 | VK_CAN_INT8 | VK_CAN_DOT | VK_CAN_SIZED | VK_CAN_MATRIX | VK_CAN_EXECUTABLE;
     d->caps.can &= abilities(&f) | ~known;
@@ -664,7 +681,9 @@ static bool is_whole_heap(const vk_device *d, uint32_t type) {
 /* How well a type fits, 0: not at all. */
 static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     VkMemoryPropertyFlags f     = d->memory.memoryTypes[type].propertyFlags;
-    VkMemoryPropertyFlags never = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT;
+    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkMemoryPropertyFlags never = ~known;   /* protected, lazily allocated; AMD's and NVIDIA's own, which take features */
     VkMemoryPropertyFlags must  = memory_wishes[use][wish].must, rather = memory_wishes[use][wish].rather;
     if ((f & must) != must || (f & never)) return 0;
     if (use == VK_USE_DEVICE) {
@@ -697,8 +716,10 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
                 VkMemoryPropertyFlags f = d->memory.memoryTypes[t].propertyFlags, seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
                 void *map = NULL;
                 if ((f & seen) != seen || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
-                VK_TRY(d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map), "mapping device memory");
-                b->map = (uint8_t *)map;
+                VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
+                if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
+                b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
+                b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
                 return NOVA_OK;
             }
     char what[96];
@@ -785,6 +806,7 @@ static bool block_take(vk_block *b, vk_use use, uint64_t size, vk_slice *out) {
     out->offset = b->used;
     out->size   = size;
     out->map    = b->map ? b->map + b->used : NULL;
+    out->cached = b->cached;
     b->used += size;
     return true;
 }
@@ -943,7 +965,7 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
 }
 
 static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error) {
-    if (from->map) {
+    if (from->map && from->cached) {
         memcpy(data, from->map + offset, (size_t)size);
         return NOVA_OK;
     }

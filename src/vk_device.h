@@ -42,6 +42,7 @@ typedef struct vk_caps {
     uint32_t  max_push;
     uint64_t  max_range, max_alloc;    /* of a binding, of an allocation */
     uint64_t  align;                   /* of a binding's offset */
+    uint32_t  max_bindings;            /* storage buffers of a kernel */
     float     timestamp_ns;            /* 0: no timestamps */
     uint32_t  n_matrices;
     vk_matrix matrices[VK_MATRICES];
@@ -54,6 +55,7 @@ typedef struct vk_slice {
     VkBuffer buffer;
     uint64_t offset, size;
     uint8_t *map;             /* NULL: the host cannot see it */
+    bool     cached;          /* the map: reading it is as fast as memory, and not a bus transfer a word */
 } vk_slice;
 
 typedef enum vk_use {
@@ -68,6 +70,7 @@ typedef struct vk_block {
     VkBuffer       buffer;
     uint64_t       size, used;
     uint8_t       *map;
+    bool           cached;
     vk_use         use;
 } vk_block;
 
@@ -88,7 +91,7 @@ typedef struct vk_pipeline {
 } vk_pipeline;
 
 typedef struct vk_device_desc {
-    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N", "gpu:name-part" */
+    const char *want;         /* "auto" (best real GPU), "gpu" (best, also one that is a CPU), "gpu:N" */
     uint32_t    without;      /* VK_CAN_... not to use */
     uint64_t    vram_limit;   /* bytes to take at most; 0: the driver's budget */
     uint64_t    max_range, max_alloc;   /* lower the device's limits (tests); 0: as they are */

@@ -241,6 +241,8 @@ static nova_result take_caches(vk_machine *m, nova_error *error) {
     return NOVA_OK;
 }
 
+static bool is_readable(const vk_slice *s) { return s->map && s->cached; }
+
 static nova_result take_buffers(vk_machine *m, nova_error *error) {
     const vk_machine_desc *d = &m->desc;
     for (int b = 0; b < BUF_COUNT; b++) {
@@ -251,8 +253,8 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_X] * sizeof(float), &m->kept_x, error));
     TRY(take_zeroed(m, (uint64_t)d->n_batch * m->ld[BUF_ATT] * sizeof(float), &m->kept_att, error));
     TRY(vk_take(m->dev, VK_USE_UPLOAD, now_words(d) * 4, &m->now.bytes, error));
-    if (!m->buf[BUF_X].map || !m->kept_x.map) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
-    if (m->buf[BUF_LOGITS].size && !m->buf[BUF_LOGITS].map)
+    if (!is_readable(&m->buf[BUF_X]) || !is_readable(&m->kept_x)) TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_X].size, &m->x_in, error));
+    if (m->buf[BUF_LOGITS].size && !is_readable(&m->buf[BUF_LOGITS]))
         TRY(vk_take(m->dev, VK_USE_READBACK, m->buf[BUF_LOGITS].size, &m->logits_out, error));
     for (int b = 0; b < BUF_COUNT; b++)
         if (has_twin(m->dev, b) && m->ld[b]) TRY(take_zeroed(m, vk_quantised_bytes(m->ld[b], d->n_batch), &m->twin[b], error));
@@ -274,6 +276,10 @@ static void place_now(vk_machine *m) {
 
 /* ---- What changes per pass ---- */
 
+/* Positions count from the first page behind the sinks' that is held: only distances matter to attention, and a text may go on
+ * for more tokens than 32 bits count. */
+static int64_t position_base(const kv_seq *s) { return ((int64_t)s->window_page - s->n_sink_pages) * KV_PAGE; }
+
 static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uint32_t r) {
     const kv_seq *s  = run->seq;
     uint32_t     *at = w + m->now.run + RUN_WORDS * r, table = m->at_table + m->desc.max_pages * r;
@@ -285,8 +291,8 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
     at[3]  = slid;
     at[4]  = slid ? s->n_sinks : 0;
     at[5]  = s->n_sink_pages;
-    at[6]  = s->window_page;
-    at[7]  = (uint32_t)kv_window_start(s);
+    at[6]  = s->n_sink_pages;
+    at[7]  = (uint32_t)(kv_window_start(s) - position_base(s));
     memcpy(w + table, s->table, s->n_pages * sizeof *w);
     if (slid) rope_fill(&m->desc.prog->rope, -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
     for (uint32_t i = 0; i < run->n_out; i++) w[m->at_out + run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
@@ -295,15 +301,18 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
 static void write_now(vk_machine *m, const pass *p) {
     uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * m->desc.prog->rope.n_pairs;
     w[0] = p->n_col, w[1] = p->n_run, w[2] = p->n_out;
+    m->seen_now = 0;
     for (uint32_t r = 0; r < p->n_run; r++) {
         const pass_run *run = &p->runs[r];
+        int64_t         base = position_base(run->seq), start = kv_window_start(run->seq);
         write_run(m, w, run, r);
         for (uint32_t i = 0; i < run->n_col; i++) {
             uint32_t  col = run->first_col + i, *at = w + m->now.col + 4 * col;
             int64_t   position = run->seq->n_tokens + i;
             at[0] = (uint32_t)p->ids[col];
             at[1] = r;
-            at[2] = (uint32_t)position;
+            at[2] = (uint32_t)(position - base);
+            m->seen_now += (double)(position - start + 1);
             rope_fill(&m->desc.prog->rope, position, m->desc.prog->rope.magnitude, (float *)(void *)(w + m->now.turn + turn * col));
         }
     }
@@ -499,9 +508,7 @@ static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
         for (uint32_t k = 0; k < o->n_w; k++) cost += (double)o->w[k]->n_in * o->w[k]->n_out * columns;
     if (o->kind == OP_ATTEND) {
         const model_layer *l = &m->desc.model->layers[o->layer];
-        const uint32_t *w = (const uint32_t *)(const void *)m->now.bytes.map;
-        for (uint32_t c = 0; c < s->n_col; c++)
-            cost += 2.0 * l->n_head * m->desc.model->head_dim_k * (w[m->now.col + 4 * c + 2] - w[m->now.run + RUN_WORDS * w[m->now.col + 4 * c + 1] + 7] + 1.0);
+        cost += 2.0 * l->n_head * m->desc.model->head_dim_k * m->seen_now;
     }
     return cost;
 }
@@ -895,7 +902,9 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(take_commands(m, m->once_pool, &m->once, error));
     TRY(take_choices(m, error));
     d->expected = 0;
-    return record_replayed(m, 1, 0, error);
+    for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
+        if (kind == 0 || m->choices.size) TRY(record_replayed(m, 1, kind, error));   /* no token waits or takes memory for it */
+    return NOVA_OK;
 }
 
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {

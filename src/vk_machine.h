@@ -50,8 +50,8 @@ typedef struct vk_machine {
     vk_slice         partial;          /* of attention over split caches */
     vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */
     uint32_t         at_out, at_table;
-    vk_slice         x_in;             /* the residual stream from and to another machine; where the host cannot see BUF_X */
-    vk_slice         logits_out;       /* unmapped BUF_LOGITS only */
+    vk_slice         x_in;             /* the residual stream from and to another machine; likewise */
+    vk_slice         logits_out;       /* where the host cannot read BUF_LOGITS at memory's speed */
     vk_slice         choose_parts, choices;   /* choices: the host reads */
     uint32_t         choice_kind;      /* of the last pass */
     vk_cache        *caches;           /* [n_layer] */
@@ -69,6 +69,7 @@ typedef struct vk_machine {
     vk_recorded      replayed[VK_REPLAYED][VK_CHOICE_KINDS];
     vk_list          list;             /* of the pass that is not replayed */
     double           cost_per_ns;      /* measured, of the slowest kind of work */
+    double           seen_now;         /* tokens of the window that the pass's columns see, of all together */
     bool             kept_now;         /* the pass keeps fewer columns than it has */
     bool             head_done;        /* the replayed pass had the head in it */
     uint32_t         head_first;

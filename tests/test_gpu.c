@@ -126,6 +126,13 @@ static void test_forward(bool arcee) {
         d.gpu_layers = 2;
         check_score(&t, &d, ids, right, 150, 5, 1e-9, "part without");
     }
+    vkf.uncached = 1;
+    nova_engine_desc bus = desc_for("gpu");
+    check_score(&t, &bus, ids, right, 150, 70, 1e-9, "over a bus");
+    check_score(&t, &bus, ids, right, 150, 1, 1e-9, "over a bus");
+    bus.gpu_layers = 2;
+    check_score(&t, &bus, ids, right, 150, 70, 1e-9, "part over a bus");
+    vkf.uncached = 0;
     for (uint32_t half = 0; half < 2; half++) {
         nova_engine_desc d = desc_for("gpu");
         if (half) d.cache_k = NOVA_CACHE_F16;
@@ -296,6 +303,65 @@ static void test_batch_and_slide(void) {
     for (int s = 0; s < 3; s++) CHECK(dropped[0][s] == dropped[1][s] && dropped[0][s] > 0, "session %d slid", s);
     free(a);
     free(b);
+    tiny_free(&t);
+}
+
+/* A text of more tokens than 32 bits count: what a session would be that had gone on for so long. */
+static void test_far_positions(void) {
+    tiny  t;
+    float all[2][TINY_VOCAB];
+    tiny_make(&t, 2, false);
+    for (int k = 0; k < 2; k++) {
+        rig               r;
+        int32_t           ids[150];
+        nova_session_desc sd;
+        nova_engine_desc  d = desc_for(k ? "gpu" : "cpu");
+        const int64_t     jump = ((int64_t)1 << 32) - 64 * 3;
+        memset(&sd, 0, sizeof sd);
+        sd.limit = NOVA_LIMIT_SLIDE;
+        CHECK(rig_open(&r, &t, &d, &sd), "%s", r.error.message);
+        for (int i = 0; i < 150; i++) ids[i] = (int32_t)(3 + i * 11 % (TINY_VOCAB - 3));
+        for (int i = 0; i < 6; i++) {   /* in the middle the jump; behind it the count passes 2^32 */
+            CHECK(nova_session_feed(r.session, ids, 50 + 5 * (size_t)i, &r.error) == NOVA_OK, "%s", r.error.message);
+            if (i != 3) continue;
+            CHECK(r.session->seq.n_dropped > 0 && r.session->seq.n_tokens > 192, "the text slid");
+            r.session->seq.n_tokens += jump, r.session->seq.n_dropped += jump, r.session->seq.window_page += (uint32_t)(jump / KV_PAGE);
+        }
+        CHECK(r.session->seq.n_tokens > ((int64_t)1 << 32), "%lld tokens", (long long)r.session->seq.n_tokens);
+        const float *logits = nova_session_logits(r.session, &r.error);
+        memcpy(all[k], logits, sizeof all[k]);
+        rig_close(&r);
+    }
+    double worst = 0;
+    for (int i = 0; i < TINY_VOCAB; i++) worst = fmax(worst, fabs((double)all[0][i] - (double)all[1][i]));
+    CHECK(worst < 1e-3, "behind 2^32 tokens logits differ by %g", worst);
+    tiny_free(&t);
+}
+
+/* Tokens of a session take no memory, whatever chooses them, the first one included. */
+static void test_no_allocation(void) {
+    tiny t;
+    tiny_make(&t, 2, false);
+    for (int how = 0; how < 4; how++) {
+        rig               r;
+        faults            heap;
+        nova_token        token;
+        nova_session_desc sd;
+        nova_engine_desc  d = desc_for("gpu");
+        int32_t           ids[12] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+        faults_init(&heap, 0);
+        memset(&sd, 0, sizeof sd);
+        sd.ignore_end = true, sd.limit = NOVA_LIMIT_SLIDE;
+        if (how) sd.sampler.temperature = 0.9f;
+        sd.sampler.top_k = how == 1 ? 40 : how == 2 ? 200 : 0;
+        d.alloc = faults_alloc, d.alloc_user = &heap;
+        CHECK(rig_open(&r, &t, &d, &sd) && nova_session_feed(r.session, ids, 12, &r.error) == NOVA_OK, "%s", r.error.message);
+        long before = heap.calls;
+        for (int i = 0; i < 20; i++) CHECK(nova_session_next(r.session, &token, &r.error) == NOVA_OK, "%s", r.error.message);
+        CHECK(heap.calls == before, "%ld allocations while 20 tokens were chosen, way %d", heap.calls - before, how);
+        rig_close(&r);
+        CHECK(faults_end(&heap) == 0, "%s", heap.first_error);
+    }
     tiny_free(&t);
 }
 
@@ -664,7 +730,7 @@ static void test_memory_faults(void) {
 }
 
 static void test_names(void) {
-    static const char *const bad[] = {"gpu:9", "gpu:", "gpu:x", "gpu:0,", "gpu:0,gpu:1,gpu:2,gpu:3,gpu:4", "vulkan", "gpux"};
+    static const char *const bad[] = {"gpu:9", "gpu:", "gpu:x", "gpu:0,", "gpu:0,gpu:1,gpu:2,gpu:3,gpu:4", "vulkan", "gpux", "gpu:0,cpu"};
     tiny t;
     rig  r;
     tiny_make(&t, 1, false);
@@ -704,6 +770,8 @@ int main(void) {
     test_batch_and_slide();
     test_cancel_and_budget();
     test_cancel_batch();
+    test_far_positions();
+    test_no_allocation();
     test_shared_device();
     test_kept_pipelines();
     test_kernels();

@@ -13,6 +13,7 @@ typedef struct vk_faults {
     VkResult code;
     long     live;                /* objects made and not destroyed */
     uint64_t max_range, max_alloc;   /* 0: the device's own */
+    int      uncached;            /* device memory is mapped, but not cached, as over a bus */
     int      pretend_discrete;    /* every device says that it is a discrete GPU */
     int      lost;                /* behind a fault: all further work on the device fails, as a lost one's does */
     long     waits, wait_at;      /* waits for a fence; the wait_at-th fails at once, with the work still going on */
@@ -121,6 +122,13 @@ static VKAPI_ATTR void VKAPI_CALL vkf_GetPhysicalDeviceProperties2(VkPhysicalDev
             ((VkPhysicalDeviceMaintenance3Properties *)(void *)s)->maxMemoryAllocationSize = vkf.max_alloc;
 }
 
+static PFN_vkGetPhysicalDeviceMemoryProperties2 vkf_real_GetPhysicalDeviceMemoryProperties2;
+static VKAPI_ATTR void VKAPI_CALL vkf_GetPhysicalDeviceMemoryProperties2(VkPhysicalDevice p, VkPhysicalDeviceMemoryProperties2 *out) {
+    vkf_real_GetPhysicalDeviceMemoryProperties2(p, out);
+    for (uint32_t i = 0; vkf.uncached && i < out->memoryProperties.memoryTypeCount; i++)
+        out->memoryProperties.memoryTypes[i].propertyFlags &= ~(VkMemoryPropertyFlags)VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+}
+
 #define VKF_WRAPPED(X)                                                                                             \
     X(CreateInstance) X(EnumerateInstanceVersion) X(EnumeratePhysicalDevices) X(EnumerateDeviceExtensionProperties) \
     X(CreateDevice) X(AllocateMemory) X(CreateBuffer) X(CreateShaderModule) X(CreatePipelineCache)                 \
@@ -131,7 +139,7 @@ static VKAPI_ATTR void VKAPI_CALL vkf_GetPhysicalDeviceProperties2(VkPhysicalDev
     X(DestroyDevice) X(FreeMemory) X(DestroyBuffer) X(DestroyShaderModule) X(DestroyPipelineCache)                 \
     X(DestroyPipelineLayout) X(DestroyDescriptorSetLayout) X(DestroyDescriptorPool) X(DestroyCommandPool)          \
     X(DestroyFence) X(DestroyQueryPool) X(DestroyPipeline) X(GetPhysicalDeviceProperties)                          \
-    X(GetPhysicalDeviceProperties2)
+    X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceMemoryProperties2)
 
 static PFN_vkVoidFunction vkf_filter(const char *name, PFN_vkVoidFunction real) {
 #define VKF_ROW(n)                                   \

@@ -296,7 +296,7 @@ static void attend_exact(const attend_case *c, uint32_t run, uint32_t i, uint32_
 
 /* ---- Running it ---- */
 
-static vk_attend attend_of(const attend_case *c, attend_path path, uint32_t n_splits) {
+static vk_attend case_attend(const attend_case *c, attend_path path, uint32_t n_splits) {
     vk_attend a;
     memset(&a, 0, sizeof a);
     a.now = &c->now, a.cache = &c->cache;
@@ -314,7 +314,7 @@ static vk_attend attend_of(const attend_case *c, attend_path path, uint32_t n_sp
 static const char *path_names[] = { "best", "few", "many f32", "many matrix" };
 
 static void check_attend(attend_case *c, attend_path path, uint32_t n_splits, uint32_t every) {
-    vk_attend a = attend_of(c, path, n_splits);
+    vk_attend a = case_attend(c, path, n_splits);
     vk_list   list;
     uint64_t  bytes = vk_attend_partial(device, &a);
     if (bytes) a.partial = area_take((uint32_t)(bytes / 4))->slice;
@@ -502,7 +502,7 @@ static void bench_one(attend_path path, uint32_t dim, uint32_t n_col, uint32_t p
     c.scale = 1 / sqrtf((float)dim);
     c.run[0].position = position, c.run[0].n_col = n_col;
     case_open(&c, 2, 2);
-    vk_attend a = attend_of(&c, path, 0);
+    vk_attend a = case_attend(&c, path, 0);
     vk_list   list;
     a.n_col = n_col;
     uint64_t bytes = vk_attend_partial(device, &a);

@@ -133,7 +133,7 @@ static void test_quantise(vk_device *d, uint32_t n, uint32_t n_col) {
 
 /* ---- Norms ---- */
 
-static vk_slice vector_of(vk_device *d, float *values, uint32_t n, guarded *g) {
+static vk_slice upload_vector(vk_device *d, float *values, uint32_t n, guarded *g) {
     for (uint32_t i = 0; i < n; i++) values[i] = test_uniform();
     *g = guarded_take(d, n * 4);
     MUST(vk_write(d, &g->s, 0, values, n * 4, error));
@@ -156,8 +156,8 @@ static void test_norm(vk_device *d, norm_kind kind, uint32_t n, uint32_t n_col, 
     m.kind = kind, m.n = n, m.n_col = n_col, m.eps = 1e-5f, m.barrier = true;
     m.x = x.g.s, m.ld_x = x.ld, m.ld_y = out->ld;
     if (floats) m.y = out->g.s;
-    if (with & 1) m.w = vector_of(d, w, n, &gw);
-    if (with & 2) m.b = vector_of(d, b, n, &gb);
+    if (with & 1) m.w = upload_vector(d, w, n, &gw);
+    if (with & 2) m.b = upload_vector(d, b, n, &gb);
     if (quantised) m.yq = t.g.s, m.yq_scales = t.scales;
     free(want);
     want = floats_of((size_t)out->ld * n_col);

@@ -59,7 +59,7 @@ examples: build/nova build/share
 
 # A program of Vulkan's that shares its device with nova: needs what libvulkan-dev has.
 build/share: examples/share.c examples/share_spv.h nova.h build/nova.o
-	$(CC) $(CFLAGS) -I. -o $@ examples/share.c build/nova.o $(LDLIBS) -lvulkan
+	$(CC) $(CFLAGS) $(VULKAN) -I. -o $@ examples/share.c build/nova.o $(LDLIBS) $(if $(VULKAN),,-lvulkan)
 
 # Only when asked for by name, so that building nova needs no Python.
 ifneq (,$(filter nova.c,$(MAKECMDGOALS)))

@@ -20,6 +20,7 @@ import platform
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -31,7 +32,8 @@ BENCH = os.path.join(BUILD, "bench_gpu")
 REPORT = os.path.join("build", "gpu-report")
 TEST_LIMIT = 1800     # seconds of a test
 BENCH_LIMIT = 600     # of a bench
-BENCH_SECONDS = 6     # that a bench is planned to take, each of prompt and generation
+BENCH_SECONDS = 3     # that a run of a bench is planned to take, each of prompt and generation
+RUNS = 3              # of which the median counts: the first of them may compile
 ABILITIES = ["matrix-f16", "matrix-s8", "dot", "f16", "subgroup", "mapped"]
 
 
@@ -109,7 +111,8 @@ def build_one(cc, source):
     """Tests and benches include nova.c; the command line is linked with it."""
     how = ["nova.c"] if source == "examples/nova.c" else ["-DNOVA_API=static"]
     r = run(cc + ["-std=c11", "-O2", "-w", "-I.", source] + how + ["-o", program_of(source), "-lm", "-lpthread", "-ldl"], 1800)
-    return r.why() if r.status else None
+    errors = re.findall(r"^.*\berror: .*$|^.*undefined reference.*$", r.err, re.M)
+    return None if not r.status else errors[0].strip() if errors else r.why()
 
 
 def build(sources):
@@ -162,8 +165,8 @@ def run_tests(sources, built, device):
     return tests
 
 
-def bench(model, device, n_prompt, n_gen, runs, more=()):
-    return run_json([NOVA, "bench", "-m", model, "--device", device, "-p", str(n_prompt), "-n", str(n_gen), "-r", str(runs),
+def bench(model, device, n_prompt, n_gen, more=()):
+    return run_json([NOVA, "bench", "-m", model, "--device", device, "-p", str(n_prompt), "-n", str(n_gen), "-r", str(RUNS),
                      "--json"] + list(more), BENCH_LIMIT)
 
 
@@ -172,31 +175,29 @@ def power_below(x):
 
 
 def sizes(model, device):
-    """Tokens of the benches, after a look at how fast it goes."""
-    given = os.environ.get("N_PROMPT"), os.environ.get("N_GENERATE")
-    if all(given):
-        return int(given[0]), int(given[1]), 3, None
-    first, why = bench(model, device, 16, 2, 1)
+    """(tokens of the prompt, of the generation, None), after a look at how fast it goes; or (0, 0, why not)."""
+    prompt, gen = os.environ.get("N_PROMPT"), os.environ.get("N_GENERATE")
+    if prompt and gen:
+        return int(prompt), int(gen), None
+    first, why = bench(model, device, 16, 2)
     if not first:
-        return 0, 0, 0, why
-    prompt = min(512, max(16, power_below(first["pp_tps"] * BENCH_SECONDS)))
-    gen = min(128, max(4, power_below(first["tg_tps"] * BENCH_SECONDS)))
-    fast = prompt == 512 and gen == 128
-    return int(given[0] or prompt), int(given[1] or gen), 3 if fast else 1, None
+        return 0, 0, why
+    return (int(prompt or min(512, max(16, power_below(first["pp_tps"] * BENCH_SECONDS)))),
+            int(gen or min(128, max(4, power_below(first["tg_tps"] * BENCH_SECONDS)))), None)
 
 
-def llama(model, index, n_prompt, n_gen, runs):
+def llama(model, index, n_prompt, n_gen):
     program = os.environ.get("LLAMA_BENCH") or shutil.which("llama-bench")
     if not program:
         return None, "llama-bench is not on the PATH (LLAMA_BENCH=... names another place)"
     env = {} if "GGML_VK_VISIBLE_DEVICES" in os.environ or index < 0 else {"GGML_VK_VISIBLE_DEVICES": str(index)}
-    rows, why = run_json(shlex.split(program) + ["-m", model, "-p", str(n_prompt), "-n", str(n_gen), "-r", str(runs),
+    rows, why = run_json(shlex.split(program) + ["-m", model, "-p", str(n_prompt), "-n", str(n_gen), "-r", str(RUNS),
                                                  "-o", "json"], 2 * BENCH_LIMIT, env)
     if not rows:
         return None, why
     out = {k: rows[0].get(k) for k in ("build_commit", "build_number", "backends", "gpu_info", "cpu_info")}
     for r in rows:
-        out["tg_tps" if r["n_gen"] else "pp_tps"] = r["avg_ts"]
+        out["tg_tps" if r["n_gen"] else "pp_tps"] = statistics.median(r.get("samples_ts") or [r["avg_ts"]])
     return out, None
 
 
@@ -216,13 +217,13 @@ def measure_model(model, device, limits, problems):
     name = os.path.basename(model)
     m = {"file": model, "name": name, "bytes": os.path.getsize(model)}
     say(f"model {name}")
-    n_prompt, n_gen, runs, why = sizes(model, device)
+    n_prompt, n_gen, why = sizes(model, device)
     if why:
         m["error"] = why
         problems.append(f"{name}: {why}")
         return m
-    m.update(n_prompt=n_prompt, n_gen=n_gen, runs=runs)
-    m["bench"], why = bench(model, device, n_prompt, n_gen, runs)
+    m.update(n_prompt=n_prompt, n_gen=n_gen)
+    m["bench"], why = bench(model, device, n_prompt, n_gen)
     if why:
         m["error"] = why
         problems.append(f"{name}: {why}")
@@ -232,13 +233,13 @@ def measure_model(model, device, limits, problems):
     if why:
         problems.append(f"{name}, its kernels: {why}")
         m["profile_error"] = why
-    m["llama"], m["llama_why"] = llama(model, limits["device"]["index"], n_prompt, n_gen, runs)
+    m["llama"], m["llama_why"] = llama(model, limits["device"]["index"], n_prompt, n_gen)
     if m["llama"]:
         say(f"  llama.cpp: {m['llama'].get('pp_tps', 0):.1f} and {m['llama'].get('tg_tps', 0):.1f}")
     m["variants"] = []
     for label, options in variants(limits["device"]["abilities"]):
         v = {"label": label, "options": options}
-        r, v["why"] = (m["bench"], None) if not options else bench(model, device, n_prompt, n_gen, 1, options)
+        r, v["why"] = (m["bench"], None) if not options else bench(model, device, n_prompt, n_gen, options)
         if r:
             v.update(pp_tps=r["pp_tps"], tg_tps=r["tg_tps"])
         else:
@@ -361,7 +362,7 @@ def md_model(m, limits, chart):
         rows += [["layers on the GPU", f"{p['gpu_layers']} of {p['n_layers']}, the output being one"],
                  ["a token reads", size(m["weight_bytes_per_token"]) + " of weights"],
                  ["a token multiplies", f"{m['multiply_adds_per_prompt_token'] * 1e-6:.1f} M multiply-adds in a prompt"]]
-    rows += [["load", f"{b['load_ms']:.0f} ms"], ["first token", f"{b['first_token_ms']:.1f} ms behind {m['n_prompt']} tokens"],
+    rows += [["runs", f"the median of {RUNS}"], ["load", f"{b['load_ms']:.0f} ms"], ["first token", f"{b['first_token_ms']:.1f} ms behind {m['n_prompt']} tokens"],
              ["batch", f"{b['n_batch']} tokens"],
              ["a token is", f"{b['submits_per_token']:.1f} submits, {b['dispatches_per_token']:.0f} dispatches, "
                             f"{b['host_us_per_token']:.1f} µs of the host"]]

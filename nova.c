@@ -18801,22 +18801,21 @@ typedef VkResult (VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesK
     X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceFeatures2) X(GetPhysicalDeviceMemoryProperties2)
 #define VK_INSTANCE_FUNCTIONS_OPTIONAL(X) X(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
-#define VK_DEVICE_FUNCTIONS(X)                                                                              \
-    X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) X(MapMemory)       \
-    X(UnmapMemory) X(FlushMappedMemoryRanges) X(InvalidateMappedMemoryRanges) X(CreateBuffer) X(DestroyBuffer)   \
-    X(GetBufferMemoryRequirements) X(BindBufferMemory) X(CreateShaderModule) X(DestroyShaderModule)         \
-    X(CreatePipelineCache) X(DestroyPipelineCache) X(GetPipelineCacheData) X(CreateComputePipelines)        \
-    X(DestroyPipeline) X(CreatePipelineLayout) X(DestroyPipelineLayout) X(CreateDescriptorSetLayout)        \
-    X(DestroyDescriptorSetLayout) X(CreateDescriptorPool) X(DestroyDescriptorPool) X(AllocateDescriptorSets)     \
-    X(ResetDescriptorPool) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool)               \
-    X(AllocateCommandBuffers) X(ResetCommandPool) X(BeginCommandBuffer) X(EndCommandBuffer)                 \
-    X(CmdBindPipeline) X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier)    \
-    X(CmdCopyBuffer) X(CmdFillBuffer) X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences) X(GetFenceStatus)  \
-    X(QueueSubmit) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp)         \
-    X(GetQueryPoolResults)
+#define VK_DEVICE_FUNCTIONS(X) \
+    X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) X(MapMemory) \
+    X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X(BindBufferMemory) \
+    X(CreateShaderModule) X(DestroyShaderModule) X(CreatePipelineCache) X(DestroyPipelineCache) \
+    X(GetPipelineCacheData) X(CreateComputePipelines) X(DestroyPipeline) X(CreatePipelineLayout) \
+    X(DestroyPipelineLayout) X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout) \
+    X(CreateDescriptorPool) X(DestroyDescriptorPool) X(AllocateDescriptorSets) X(UpdateDescriptorSets) \
+    X(CreateCommandPool) X(DestroyCommandPool) X(AllocateCommandBuffers) X(ResetCommandPool) \
+    X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdBindDescriptorSets) \
+    X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CmdFillBuffer) \
+    X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences) X(QueueSubmit) X(CreateQueryPool) \
+    X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp) X(GetQueryPoolResults)
 #define VK_DEVICE_FUNCTIONS_OPTIONAL(X) \
     X(GetPipelineExecutablePropertiesKHR) X(GetPipelineExecutableStatisticsKHR) \
-    X(GetPipelineExecutableInternalRepresentationsKHR) X(GetMemoryHostPointerPropertiesEXT)
+    X(GetPipelineExecutableInternalRepresentationsKHR)
 
 #define VK_FUNCTION_MEMBER(name) PFN_vk##name name;
 
@@ -18996,9 +18995,7 @@ typedef struct vk_caps {
     uint32_t  dot_fast;                /* signed 4x8 packed dot products are one instruction */
     uint32_t  subgroup, subgroup_min, subgroup_max;
     uint32_t  max_workgroup;           /* invocations, also along x */
-    uint32_t  max_groups[3];
     uint32_t  max_shared;              /* bytes */
-    uint32_t  max_push;
     uint64_t  max_range, max_alloc;    /* of a binding, of an allocation */
     uint64_t  align;                   /* of a binding's offset */
     uint32_t  max_bindings;            /* storage buffers of a kernel */
@@ -19007,6 +19004,7 @@ typedef struct vk_caps {
     vk_matrix matrices[VK_MATRICES];
     uint64_t  heap_bytes, heap_free;   /* of the device-local heap; free by the driver's budget, else = bytes */
     bool      unified;                 /* all device memory is host-visible */
+    VkPhysicalDeviceMemoryProperties memory;
 } vk_caps;
 
 /* A piece of a buffer. */
@@ -19033,7 +19031,10 @@ typedef struct vk_block {
     vk_use         use;
 } vk_block;
 
-#define VK_SPECS 16   /* specialization constants of a kernel at most */
+/* What a kernel has at most. */
+#define VK_BINDINGS 8    /* storage buffers; Vulkan's own minimum is 4 */
+#define VK_PUSH     32   /* words of push constants: what every device has */
+#define VK_SPECS    16   /* specialization constants */
 
 /* A piece of host memory through which bytes go to the device while the host prepares the next ones. */
 #define VK_STAGES 3
@@ -19072,7 +19073,6 @@ typedef struct vk_device {
     uint32_t         family;
     vk_caps          caps;
     vk_device_desc   desc;
-    VkPhysicalDeviceMemoryProperties memory;
 
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
@@ -19122,6 +19122,11 @@ static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova
 
 /* The compiled pipelines as bytes, with a head that tells the driver; appended to `out`. Errors: DEVICE, MEMORY. */
 static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *error);
+
+/* Recording: a barrier between what was recorded and what comes behind; one copy. */
+static void vk_barrier(const vk_device *d, VkCommandBuffer commands, bool host_too);
+static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_slice *from, uint64_t from_at, const vk_slice *to,
+                         uint64_t to_at, uint64_t size);
 
 /* Gives recorded commands to the queue, under the host's lock. */
 static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence);
@@ -19252,7 +19257,8 @@ static void ask_matrices(const vk_api *api, VkPhysicalDevice p, vk_caps *c) {
     }
 }
 
-static void ask_memory(const vk_api *api, VkPhysicalDevice p, vk_caps *c, VkPhysicalDeviceMemoryProperties *memory) {
+static void ask_memory(const vk_api *api, VkPhysicalDevice p, vk_caps *c) {
+    VkPhysicalDeviceMemoryProperties         *memory = &c->memory;
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget;
     VkPhysicalDeviceMemoryProperties2         all;
     memset(&budget, 0, sizeof budget);
@@ -19307,9 +19313,7 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->dot_fast      = dot.integerDotProduct4x8BitPackedSignedAccelerated;
     c->max_workgroup = limits->maxComputeWorkGroupInvocations < limits->maxComputeWorkGroupSize[0]
                            ? limits->maxComputeWorkGroupInvocations : limits->maxComputeWorkGroupSize[0];
-    for (int i = 0; i < 3; i++) c->max_groups[i] = limits->maxComputeWorkGroupCount[i];
     c->max_shared   = limits->maxComputeSharedMemorySize;
-    c->max_push     = limits->maxPushConstantsSize;
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
@@ -19318,8 +19322,7 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
 }
 
-static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *c,
-                              VkPhysicalDeviceMemoryProperties *memory, nova_error *error) {
+static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *c, nova_error *error) {
     VkPhysicalDeviceProperties props;
     extension_list             l;
     memset(c, 0, sizeof *c);
@@ -19339,7 +19342,7 @@ static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice
     ask_properties(api, p, &l, c);
     if (c->can & VK_CAN_MATRIX) ask_matrices(api, p, c);
     if (!c->n_matrices) c->can &= ~(uint32_t)VK_CAN_MATRIX;
-    ask_memory(api, p, c, memory);
+    ask_memory(api, p, c);
     mem_free(h, l.at, l.n * sizeof *l.at);
     return NOVA_OK;
 }
@@ -19377,10 +19380,9 @@ static nova_result list_physical(const vk_api *api, VkInstance instance, VkPhysi
 
 static nova_result list_in_instance(const vk_api *api, const host *h, VkInstance instance, vk_caps *out, uint32_t capacity,
                                     uint32_t *n, nova_error *error) {
-    VkPhysicalDevice                 devices[VK_MOST_DEVICES];
-    VkPhysicalDeviceMemoryProperties memory;
+    VkPhysicalDevice devices[VK_MOST_DEVICES];
     TRY(list_physical(api, instance, devices, n, error));
-    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], &memory, error));
+    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], error));
     return NOVA_OK;
 }
 
@@ -19436,12 +19438,10 @@ static void drop_matrices(vk_device *d) {
     if (!(c->can & VK_CAN_MATRIX)) c->n_matrices = 0;
 }
 
-#define VK_LEAST_BINDINGS 8   /* Vulkan's own minimum is 4 */
-
 /* What the kernels and their layout take and a device need not have. */
 static nova_result check_caps(const vk_device *d, nova_error *error) {
-    if (d->caps.max_bindings < VK_LEAST_BINDINGS)
-        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_LEAST_BINDINGS);
+    if (d->caps.max_bindings < VK_BINDINGS)
+        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_BINDINGS);
     if (d->caps.align > VK_SLICE_ALIGN)
         return fail(error, NOVA_ERROR_DEVICE, "%s aligns buffers to %llu bytes: %d are the most", d->caps.name,
                     (unsigned long long)d->caps.align, VK_SLICE_ALIGN);
@@ -19464,15 +19464,15 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
     if (!caps) return fail_memory(error, VK_MOST_DEVICES * sizeof *caps, "the list of devices");
     nova_result result = list_physical(&d->api, d->instance, devices, &n, error);
     for (uint32_t i = 0; result == NOVA_OK && i < n; i++)
-        result = ask_device(&d->api, &d->h, devices[i], &caps[i], &d->memory, error);
+        result = ask_device(&d->api, &d->h, devices[i], &caps[i], error);
     int chosen = result == NOVA_OK ? device_by_name(d->desc.want, caps, n) : -1;
     if (result == NOVA_OK && chosen < 0)
         result = fail(error, NOVA_ERROR_DEVICE, "device '%.32s': Vulkan has %u device%s here, none that fits", d->desc.want, n, n == 1 ? "" : "s");
     if (result == NOVA_OK) {
         d->physical = devices[chosen];
-        result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
+        d->caps     = caps[chosen];
+        result      = check_caps(d, error);
     }
-    if (result == NOVA_OK) result = check_caps(d, error);
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
     limit_caps(d);
     return result;
@@ -19551,17 +19551,18 @@ static nova_result create_fence(const vk_device *d, VkFence *fence, nova_error *
     return NOVA_OK;
 }
 
-static nova_result create_command_pool(const vk_device *d, VkCommandPool *out, nova_error *error) {
+static nova_result create_command_pool(const vk_device *d, VkCommandPoolCreateFlags flags, VkCommandPool *out, nova_error *error) {
     VkCommandPoolCreateInfo info;
     memset(&info, 0, sizeof info);
     info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.flags            = flags;
     info.queueFamilyIndex = d->family;
     VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, out), "a command pool");
     return NOVA_OK;
 }
 
 static nova_result create_layout(vk_device *d, nova_error *error) {
-    VkDescriptorSetLayoutBinding    bindings[8];
+    VkDescriptorSetLayoutBinding    bindings[VK_BINDINGS];
     VkDescriptorSetLayoutCreateInfo set;
     VkPipelineLayoutCreateInfo      layout;
     VkPushConstantRange             push;
@@ -19580,7 +19581,7 @@ static nova_result create_layout(vk_device *d, nova_error *error) {
     VK_TRY(d->api.CreateDescriptorSetLayout(d->device, &set, NULL, &d->set_layout), "the layout of descriptors");
     push.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
     push.offset     = 0;
-    push.size       = 128;   /* what every device has */
+    push.size       = VK_PUSH * sizeof(uint32_t);
     layout.sType                  = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
     layout.setLayoutCount         = 1;
     layout.pSetLayouts            = &d->set_layout;
@@ -19711,7 +19712,7 @@ static nova_result borrow(vk_device *d, const nova_vulkan *v, nova_error *error)
     d->instance = (VkInstance)v->instance;
     d->physical = (VkPhysicalDevice)v->physical_device;
     TRY(vk_api_instance(&d->api, d->instance, error));
-    TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error));
+    TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, error));
     if (d->caps.api < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "%s has Vulkan 1.0: 1.1 is the least", d->caps.name);
     TRY(check_caps(d, error));
     take_features(&f, v->features);
@@ -19738,7 +19739,7 @@ static nova_result device_begin(vk_device *d, nova_error *error) {
     if (d->desc.given) TRY(borrow(d, d->desc.given, error));
     else TRY(open_own(d, error));
     TRY(create_fence(d, &d->fence, error));
-    TRY(create_command_pool(d, &d->pool, error));
+    TRY(create_command_pool(d, 0, &d->pool, error));
     TRY(create_layout(d, error));
     return create_pipeline_cache(d, error);
 }
@@ -19799,34 +19800,33 @@ static void vk_device_close(vk_device *d) {
 
 /* ---- Memory ---- */
 
-/* Flags that a memory type must have, and further ones in the order of preference. */
+/* What the host may map and needs no flushing. */
+#define VK_SEEN ((VkMemoryPropertyFlags)(VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT))
+
+/* Flags that a memory type must have, and a further one that is preferred. */
 static const struct {
-    VkMemoryPropertyFlags must, rather, rather_not;
+    VkMemoryPropertyFlags must, rather;
 } memory_wishes[VK_USE_COUNT][2] = {
     /* DEVICE, mapped where that costs nothing */
-    {{VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, 0}, {0, 0, 0}},
-    {{VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0},
-     {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0, 0}},
-    {{VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 0},
-     {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0, 0}},
+    {{VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0}, {0, 0}},
+    {{VK_SEEN, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT}, {VK_SEEN, 0}},
+    {{VK_SEEN, VK_MEMORY_PROPERTY_HOST_CACHED_BIT}, {VK_SEEN, 0}},
 };
 
 /* The host sees device memory at no cost where the type's heap is the device's whole one. */
 static bool is_whole_heap(const vk_device *d, uint32_t type) {
-    return d->memory.memoryHeaps[d->memory.memoryTypes[type].heapIndex].size >= d->caps.heap_bytes;
+    return d->caps.memory.memoryHeaps[d->caps.memory.memoryTypes[type].heapIndex].size >= d->caps.heap_bytes;
 }
 
 /* How well a type fits, 0: not at all. */
 static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
-    VkMemoryPropertyFlags f     = d->memory.memoryTypes[type].propertyFlags;
-    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
-                                  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkMemoryPropertyFlags f     = d->caps.memory.memoryTypes[type].propertyFlags;
+    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_SEEN | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     VkMemoryPropertyFlags never = ~known;   /* protected, lazily allocated; AMD's and NVIDIA's own, which take features */
     VkMemoryPropertyFlags must  = memory_wishes[use][wish].must, rather = memory_wishes[use][wish].rather;
     if ((f & must) != must || (f & never)) return 0;
     if (use == VK_USE_DEVICE) {
-        VkMemoryPropertyFlags seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-        if ((f & seen) == seen && is_whole_heap(d, type)) return d->desc.staged ? 2 : 3;
+        if ((f & VK_SEEN) == VK_SEEN && is_whole_heap(d, type)) return d->desc.staged ? 2 : 3;
         return (f & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) ? 1 : 2;
     }
     return (f & rather) == rather ? 2 : 1;
@@ -19842,7 +19842,7 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
     info.allocationSize = size;
     for (int wish = 0; wish < (local ? 1 : 2); wish++)
         for (int fit = 3; fit > 0; fit--)
-            for (uint32_t t = 0; t < d->memory.memoryTypeCount; t++) {
+            for (uint32_t t = 0; t < d->caps.memory.memoryTypeCount; t++) {
                 if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
                 tried |= (uint32_t)1 << t;
                 info.memoryTypeIndex = t;
@@ -19851,9 +19851,9 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
                     b->memory = VK_NULL_HANDLE;
                     continue;
                 }
-                VkMemoryPropertyFlags f = d->memory.memoryTypes[t].propertyFlags, seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+                VkMemoryPropertyFlags f = d->caps.memory.memoryTypes[t].propertyFlags;
                 void *map = NULL;
-                if ((f & seen) != seen || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
+                if ((f & VK_SEEN) != VK_SEEN || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
                 VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
                 if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
                 b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
@@ -19996,37 +19996,55 @@ static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands,
     return NOVA_OK;
 }
 
-/* The command buffer of the device's own pool, for once. */
-static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
-    VkCommandBufferAllocateInfo allocate_info;
-    VkCommandBufferBeginInfo    begin;
-    memset(&allocate_info, 0, sizeof allocate_info);
-    memset(&begin, 0, sizeof begin);
-    allocate_info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    allocate_info.commandPool        = d->pool;
-    allocate_info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    allocate_info.commandBufferCount = 1;
-    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
-    if (!d->once) VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, &d->once), "a command buffer");
-    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
-    *commands = d->once;
-    VK_TRY(d->api.BeginCommandBuffer(*commands, &begin), "recording");
+#define VK_WORK (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)   /* all that is ever recorded */
+
+/* What comes behind sees what was written before; `host`: so does the host, once a fence has told. */
+static void vk_barrier(const vk_device *d, VkCommandBuffer commands, bool host_too) {
+    VkMemoryBarrier      barrier;
+    VkPipelineStageFlags to = VK_WORK;
+    memset(&barrier, 0, sizeof barrier);
+    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    if (host_too) to |= VK_PIPELINE_STAGE_HOST_BIT, barrier.dstAccessMask |= VK_ACCESS_HOST_READ_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_WORK, to, 0, 1, &barrier, 0, NULL, 0, NULL);
+}
+
+static nova_result commands_take(const vk_device *d, VkCommandPool from, VkCommandBuffer *out, nova_error *error) {
+    VkCommandBufferAllocateInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    info.commandPool        = from;
+    info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 1;
+    VK_TRY(d->api.AllocateCommandBuffers(d->device, &info, out), "a command buffer");
     return NOVA_OK;
 }
 
-/* Takes what was recorded to its end, with what others do behind it. */
-static nova_result commands_end(vk_device *d, VkCommandBuffer commands, nova_error *error) {
-    VkMemoryBarrier all;
-    memset(&all, 0, sizeof all);
-    all.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    all.srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT;
-    all.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
-                              VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &all, 0, NULL, 0, NULL);
+/* `once`: it is submitted one time and then recorded anew. */
+static nova_result commands_start(const vk_device *d, VkCommandBuffer commands, bool once, nova_error *error) {
+    VkCommandBufferBeginInfo begin;
+    memset(&begin, 0, sizeof begin);
+    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    if (once) begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    VK_TRY(d->api.BeginCommandBuffer(commands, &begin), "recording");
+    return NOVA_OK;
+}
+
+/* Takes what was recorded to its end, visible to the host and to what is submitted later: a fence alone makes nothing visible. */
+static nova_result commands_end(const vk_device *d, VkCommandBuffer commands, nova_error *error) {
+    vk_barrier(d, commands, true);
     VK_TRY(d->api.EndCommandBuffer(commands), "recording");
     return NOVA_OK;
+}
+
+/* The command buffer of the device's own pool, for once. */
+static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
+    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
+    if (!d->once) TRY(commands_take(d, d->pool, &d->once, error));
+    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
+    *commands = d->once;
+    return commands_start(d, *commands, true, error);
 }
 
 static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
@@ -20045,23 +20063,11 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
 }
 
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
-    VkCommandPoolCreateInfo     info;
-    VkCommandBufferAllocateInfo take;
     if (s->commands) return NOVA_OK;
-    memset(&info, 0, sizeof info);
-    memset(&take, 0, sizeof take);
-    info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
-    info.flags            = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
-    info.queueFamilyIndex = d->family;
-    if (!d->stage_pool) VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, &d->stage_pool), "a command pool");
+    if (!d->stage_pool) TRY(create_command_pool(d, VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, &d->stage_pool, error));
     if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, VK_STAGING, &s->bytes, error));
     if (!s->fence) TRY(create_fence(d, &s->fence, error));
-    take.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    take.commandPool        = d->stage_pool;
-    take.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    take.commandBufferCount = 1;
-    VK_TRY(d->api.AllocateCommandBuffers(d->device, &take, &s->commands), "a command buffer");
-    return NOVA_OK;
+    return commands_take(d, d->stage_pool, &s->commands, error);
 }
 
 /* The next stage, its earlier copy done. */
@@ -20069,15 +20075,6 @@ static nova_result stage_next(vk_device *d, vk_stage **out, nova_error *error) {
     *out = &d->stages[d->next_stage++ % VK_STAGES];
     TRY(stage_open(d, *out, error));
     return vk_fence_wait(d, (*out)->fence, &(*out)->busy, error);
-}
-
-static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
-    VkCommandBufferBeginInfo begin;
-    memset(&begin, 0, sizeof begin);
-    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(d->api.BeginCommandBuffer(s->commands, &begin), "recording");
-    return NOVA_OK;
 }
 
 static nova_result stage_submit(vk_device *d, vk_stage *s, nova_error *error) {
@@ -20095,7 +20092,7 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
         vk_stage *s;
         TRY(stage_next(d, &s, error));
         memcpy(s->bytes.map, (const uint8_t *)data + at, (size_t)n);
-        TRY(stage_begin(d, s, error));
+        TRY(commands_start(d, s->commands, true, error));
         record_piece(d, s->commands, &s->bytes, 0, to, offset + at, n);
         TRY(stage_submit(d, s, error));
     }
@@ -20111,7 +20108,7 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
         vk_stage *s;
         TRY(stage_next(d, &s, error));
-        TRY(stage_begin(d, s, error));
+        TRY(commands_start(d, s->commands, true, error));
         record_piece(d, s->commands, from, offset + at, &s->bytes, 0, n);
         TRY(stage_submit(d, s, error));
         TRY(vk_fence_wait(d, s->fence, &s->busy, error));
@@ -28484,9 +28481,6 @@ static const struct { const char *name; const uint32_t *words; uint32_t bytes; }
 
 #ifndef NOVA_NO_VULKAN
 
-#define VK_BINDINGS 8
-#define VK_PUSH     32   /* words */
-
 /* One dispatch: everything that recording it needs. A list of these is what a program becomes on a device. */
 typedef struct vk_dispatch {
     vk_kernel kernel;                /* KERNEL_COUNT: no kernel, but a copy of bind[0] to bind[1] */
@@ -28544,9 +28538,6 @@ typedef struct vk_statistics {
 
 static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error);
 static void        vk_statistics_free(vk_device *d, vk_statistics *s);
-
-/* Makes what was recorded visible to the host, and to what is submitted later: a fence alone makes nothing visible. */
-static void vk_record_end(vk_device *d, VkCommandBuffer commands);
 
 /* Compiles, records, runs and waits: for tests and for work at opening. */
 NOVA_UNUSED static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error);
@@ -28786,42 +28777,13 @@ static void write_set(const vk_device *d, VkDescriptorSet set, const vk_dispatch
     if (x->n_bind) d->api.UpdateDescriptorSets(d->device, 1, &write, 0, NULL);
 }
 
-#define VK_WORK (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
-
-static void vk_barrier(const vk_device *d, VkCommandBuffer commands) {
-    VkMemoryBarrier barrier;
-    memset(&barrier, 0, sizeof barrier);
-    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
-}
-
-static void vk_record_end(vk_device *d, VkCommandBuffer commands) {
-    VkMemoryBarrier barrier;
-    memset(&barrier, 0, sizeof barrier);
-    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                            VK_ACCESS_TRANSFER_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT | VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
-}
-
-static void record_copy(const vk_device *d, VkCommandBuffer commands, const vk_dispatch *x) {
-    VkBufferCopy region;
-    region.srcOffset = x->bind[0].offset;
-    region.dstOffset = x->bind[1].offset;
-    region.size      = x->bind[0].size;
-    d->api.CmdCopyBuffer(commands, x->bind[0].buffer, x->bind[1].buffer, 1, &region);
-}
-
 static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets) {
     VkPipeline last = VK_NULL_HANDLE;
     for (uint32_t i = 0; i < n; i++) {
         const vk_dispatch *x = &list[i];
-        if (x->barrier && i > 0) vk_barrier(d, commands);
+        if (x->barrier && i > 0) vk_barrier(d, commands, false);
         if (x->kernel == KERNEL_COUNT) {
-            record_copy(d, commands, x);
+            record_piece(d, commands, &x->bind[0], 0, &x->bind[1], 0, x->bind[0].size);
             continue;
         }
         write_set(d, sets[i], x);
@@ -30565,6 +30527,12 @@ typedef struct vk_machine_desc {
 typedef struct vk_tensor { const void *key; vk_weight w; } vk_tensor;
 typedef struct vk_vector { const float *key; vk_slice at; } vk_vector;
 
+/* What an operation reads besides columns, as it lies on the device; empty slices: there is none. */
+typedef struct vk_operands {
+    const vk_weight *w[OP_WEIGHTS];
+    vk_slice         bias[OP_WEIGHTS], vec;
+} vk_operands;
+
 /* Recorded commands for one number of columns. */
 typedef struct vk_recorded {
     VkCommandBuffer  commands;
@@ -30593,6 +30561,7 @@ typedef struct vk_machine {
     vk_tensor       *tensors;
     vk_vector       *vectors;
     uint32_t         n_tensors, n_vectors;
+    vk_operands     *operands;         /* [op_last - op_first] */
 
     VkCommandPool    replay_pool, once_pool;
     VkCommandBuffer  once;
@@ -30607,7 +30576,6 @@ typedef struct vk_machine {
     double           seen_now;         /* tokens of the window that the pass's columns see, of all together */
     bool             kept_now;         /* the pass keeps fewer columns than it has */
     bool             head_done;        /* the replayed pass had the head in it */
-    uint32_t         head_first;
     bool           (*cancelled)(void *user);
     void            *cancelled_user;
 
@@ -30661,6 +30629,8 @@ static uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * t
 
 /* Is an operation this machine's? */
 static bool is_mine(const vk_machine_desc *d, uint32_t i) { return i >= d->op_first && i < d->op_last; }
+
+static bool has_head(const vk_machine_desc *d) { return d->op_last > d->prog->n_body; }
 
 static vk_cache cache_of(const vk_machine_desc *d, uint32_t layer) {
     const kv_layer *l = &d->kv->layers[layer];
@@ -30752,7 +30722,7 @@ static uint64_t partial_bytes(const vk_device *d, const vk_machine_desc *desc) {
 static vk_choose choose_of(const vk_machine_desc *desc) {
     vk_choose c;
     memset(&c, 0, sizeof c);
-    if (desc->op_last <= desc->prog->n_body || desc->model->n_vocab > VK_CHOOSE_VOCAB) return c;
+    if (!has_head(desc) || desc->model->n_vocab > VK_CHOOSE_VOCAB) return c;
     c.n_rows  = (uint32_t)size_min(VK_REPLAYED, desc->n_logits);
     c.n_vocab = desc->model->n_vocab;
     c.ld      = ld_of(desc, BUF_LOGITS);
@@ -30844,21 +30814,33 @@ static nova_result load_weight(vk_machine *m, const weight *w, nova_error *error
     return NOVA_OK;
 }
 
+static vk_operands *operands_of(const vk_machine *m, const op *o) {
+    return &m->operands[(size_t)(o - m->desc.prog->ops) - m->desc.op_first];
+}
+
 static nova_result load_op(vk_machine *m, const op *o, nova_error *error) {
+    vk_operands *x     = operands_of(m, o);
+    uint32_t     width = m->desc.prog->width[o->src];
     for (uint32_t k = 0; k < o->n_w; k++) {
         TRY(load_weight(m, o->w[k], error));
         TRY(load_vector(m, o->bias[k], o->w[k]->n_out, error));
+        x->w[k]    = tensor_of(m, o->w[k]);
+        x->bias[k] = vector_of(m, o->bias[k]);
     }
     if (o->kind != OP_NORM) return NOVA_OK;
-    TRY(load_vector(m, o->vec, m->desc.prog->width[o->src], error));
-    return load_vector(m, o->bias[0], m->desc.prog->width[o->src], error);
+    TRY(load_vector(m, o->vec, width, error));
+    TRY(load_vector(m, o->bias[0], width, error));
+    x->vec     = vector_of(m, o->vec);
+    x->bias[0] = vector_of(m, o->bias[0]);
+    return NOVA_OK;
 }
 
 static nova_result load_all(vk_machine *m, nova_error *error) {
     uint32_t first = m->desc.op_first, n = m->desc.op_last - first;
     m->tensors = (vk_tensor *)arena_zalloc(&m->a, (size_t)n * OP_WEIGHTS * sizeof *m->tensors);
     m->vectors = (vk_vector *)arena_zalloc(&m->a, (size_t)n * (OP_WEIGHTS + 2) * sizeof *m->vectors);
-    if (!m->tensors || !m->vectors) return fail_memory(error, (size_t)n * 256, "the device's tensors");
+    m->operands = (vk_operands *)arena_zalloc(&m->a, (size_t)n * sizeof *m->operands);
+    if (!m->tensors || !m->vectors || !m->operands) return fail_memory(error, (size_t)n * 256, "the device's tensors");
     for (uint32_t i = 0; i < n; i++) {
         TRY(load_op(m, &m->desc.prog->ops[first + i], error));
         if (m->desc.progress && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
@@ -30982,23 +30964,19 @@ static vk_slice part_of(vk_slice s, uint64_t offset, uint64_t size) {
 
 /* Where an operation finds a buffer. */
 static vk_slice buffer_at(const vk_machine *m, const op *o, const pass_shape *s, buffer_id b) {
-    bool     head = o >= m->desc.prog->ops + m->desc.prog->n_body;
-    vk_slice at   = m->buf[b];
+    vk_slice at = m->buf[b];
     if (s->kept && o->gathered && b == BUF_X) at = m->kept_x;
     if (s->kept && o->gathered && b == BUF_ATT) at = m->kept_att;
-    uint64_t skip = head && b == BUF_X ? (uint64_t)s->head_first * m->ld[b] * sizeof(float) : 0;
+    uint64_t skip = b == BUF_X ? (uint64_t)s->head_first * m->ld[b] * sizeof(float) : 0;
     return part_of(at, skip, at.size - skip);
 }
 
-static uint32_t columns_for(const vk_machine *m, const op *o, const pass_shape *s) {
-    bool head = o >= m->desc.prog->ops + m->desc.prog->n_body;
-    return head || o->gathered ? s->n_out : s->n_col;
-}
+static uint32_t columns_for(const op *o, const pass_shape *s) { return o->gathered ? s->n_out : s->n_col; }
 
 typedef void (*vk_op_fn)(vk_machine *m, vk_list *l, const op *o, const pass_shape *s);
 
 static void list_embed(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
-    vk_embed_add(m->dev, l, tensor_of(m, o->w[0]), m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
+    vk_embed_add(m->dev, l, operands_of(m, o)->w[0], m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
 }
 
 static const struct { uint32_t ability; vk_path path; } forced_paths[] = {
@@ -31013,23 +30991,25 @@ static uint32_t forced_path(uint32_t ability) {
     return 0;
 }
 
+/* Multiplications of a matmul: a gated one does both of its weights at once. */
+static uint32_t n_products(const op *o) { return o->epilogue == EPILOGUE_GLU ? 1 : o->n_w; }
+
 /* The multiplication of an operation's weight k (and k + 1, for a gated one), without what depends on the path. */
 static vk_matmul matmul_of(const vk_machine *m, const op *o, const pass_shape *s, uint32_t k) {
     vk_matmul x;
     uint32_t  n_w = o->epilogue == EPILOGUE_GLU ? 2 : 1;
     memset(&x, 0, sizeof x);
     for (uint32_t i = 0; i < n_w; i++) {
-        x.w[i]    = tensor_of(m, o->w[k + i]);
-        x.bias[i] = vector_of(m, o->bias[k + i]);
+        x.w[i]    = operands_of(m, o)->w[k + i];
+        x.bias[i] = operands_of(m, o)->bias[k + i];
     }
     x.x         = buffer_at(m, o, s, o->src);
     x.y         = buffer_at(m, o, s, o->dst[k]);
     x.ld_x      = m->ld[o->src];
     x.ld_y      = m->ld[o->dst[k]];
-    x.n_col     = columns_for(m, o, s);
+    x.n_col     = columns_for(o, s);
     x.epilogue  = o->epilogue;
     x.act       = o->act;
-    x.barrier   = k == 0;
     x.path      = forced_path(m->desc.force);
     if (!m->desc.force || x.path == 1 + VK_PATH_DOT || x.path == 1 + VK_PATH_MATRIX_S8) x.xq = m->twin[o->src];
     x.xq_scales = vk_quantised_scales(m->ld[o->src], m->desc.n_batch);
@@ -31047,7 +31027,7 @@ static bool reads_twin(const vk_machine *m, const vk_matmul *x) {
 
 static bool any_reads_twin(const vk_machine *m, const op *o, const pass_shape *s) {
     if (o->kind != OP_MATMUL) return false;
-    for (uint32_t k = 0; k < (o->epilogue == EPILOGUE_GLU ? 1 : o->n_w); k++) {
+    for (uint32_t k = 0; k < n_products(o); k++) {
         vk_matmul x = matmul_of(m, o, s, k);
         if (reads_twin(m, &x)) return true;
     }
@@ -31060,12 +31040,12 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
     n.kind    = o->norm;
     n.x       = buffer_at(m, o, s, o->src);
     n.y       = buffer_at(m, o, s, o->dst[0]);
-    n.w       = vector_of(m, o->vec);
-    n.b       = vector_of(m, o->bias[0]);
+    n.w       = operands_of(m, o)->vec;
+    n.b       = operands_of(m, o)->bias[0];
     n.n       = m->desc.prog->width[o->src];
     n.ld_x    = m->ld[o->src];
     n.ld_y    = m->ld[o->dst[0]];
-    n.n_col   = columns_for(m, o, s);
+    n.n_col   = columns_for(o, s);
     n.eps     = m->desc.model->norm_eps;
     n.barrier = true;
     if (any_reads_twin(m, o + 1, s)) {   /* a norm is never last */
@@ -31077,9 +31057,8 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
 
 static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     bool     quantised = o->src == BUF_NORMED;   /* by the norm in front, where it is wanted */
-    bool     first     = true;
     uint32_t path      = VK_PATH_COUNT;          /* that filled the scratch */
-    for (uint32_t k = 0; k < (o->epilogue == EPILOGUE_GLU ? 1 : o->n_w); k++) {
+    for (uint32_t k = 0; k < n_products(o); k++) {
         vk_matmul x = matmul_of(m, o, s, k);
         if (!reads_twin(m, &x)) {
             x.xq.size = 0;
@@ -31087,8 +31066,7 @@ static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape
             vk_quantise_add(m->dev, l, x.x, x.xq, x.xq_scales, x.w[0]->n_in, x.ld_x, x.n_col, true);
             quantised = x.barrier = true;
         }
-        x.barrier = x.barrier || first;
-        first     = false;
+        x.barrier = x.barrier || k == 0;
         if (x.n_col <= VK_MATVEC_MAX) {
             vk_matvec_add(m->dev, l, &x);
             continue;
@@ -31149,7 +31127,7 @@ static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, l
 
 /* Multiply-adds of an operation: what its time is estimated by. */
 static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
-    double cost = 1e4, columns = columns_for(m, o, s);
+    double cost = 1e4, columns = columns_for(o, s);
     if (o->kind == OP_MATMUL)
         for (uint32_t k = 0; k < o->n_w; k++) cost += (double)o->w[k]->n_in * o->w[k]->n_out * columns;
     if (o->kind == OP_ATTEND) {
@@ -31159,7 +31137,7 @@ static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
     return cost;
 }
 
-/* The operations first..last as dispatches, behind what the list holds; cost (NULL: not wanted) of each, of the list's size. */
+/* The operations first..last as dispatches, behind what the list holds. */
 static void list_ops(vk_machine *m, vk_list *l, uint32_t first, uint32_t last, const pass_shape *s) {
     for (uint32_t i = first; i < last; i++) {
         const op *o = &m->desc.prog->ops[i];
@@ -31173,12 +31151,20 @@ static void list_ops(vk_machine *m, vk_list *l, uint32_t first, uint32_t last, c
     }
 }
 
-static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
+/* What crosses where the host does not see the device's buffer: the first n columns, between the buffer and the place that the
+ * host sees (size 0: it sees the buffer). */
+static void list_copy(const vk_machine *m, vk_list *l, buffer_id b, vk_slice from, vk_slice to, uint32_t n) {
+    uint64_t size = (uint64_t)n * m->ld[b] * sizeof(float);
+    if (!from.size || !to.size || !size) return;
     vk_dispatch d = vk_begin(KERNEL_COUNT, 1);
     vk_bind(&d, part_of(from, 0, size));
     vk_bind(&d, part_of(to, 0, size));
     vk_list_add(l, &d);
 }
+
+static void list_x_in(const vk_machine *m, vk_list *l, uint32_t n) { list_copy(m, l, BUF_X, m->x_in, m->buf[BUF_X], n); }
+static void list_x_out(const vk_machine *m, vk_list *l, vk_slice x, uint32_t n) { list_copy(m, l, BUF_X, x, m->x_in, n); }
+static void list_logits_out(const vk_machine *m, vk_list *l, uint32_t n) { list_copy(m, l, BUF_LOGITS, m->buf[BUF_LOGITS], m->logits_out, n); }
 
 /* ---- Submitting ---- */
 
@@ -31197,26 +31183,9 @@ static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_di
 
 static nova_result record(vk_machine *m, VkCommandBuffer commands, bool once, const vk_dispatch *list, uint32_t n,
                           const VkDescriptorSet *sets, nova_error *error) {
-    VkCommandBufferBeginInfo begin;
-    memset(&begin, 0, sizeof begin);
-    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-    if (once) begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(m->dev->api.BeginCommandBuffer(commands, &begin), "recording");
+    TRY(commands_start(m->dev, commands, once, error));
     vk_record(m->dev, commands, list, n, sets);
-    vk_record_end(m->dev, commands);
-    VK_TRY(m->dev->api.EndCommandBuffer(commands), "recording");
-    return NOVA_OK;
-}
-
-static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuffer *out, nova_error *error) {
-    VkCommandBufferAllocateInfo info;
-    memset(&info, 0, sizeof info);
-    info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    info.commandPool        = from;
-    info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    info.commandBufferCount = 1;
-    VK_TRY(m->dev->api.AllocateCommandBuffers(m->dev->device, &info, out), "a command buffer");
-    return NOVA_OK;
+    return commands_end(m->dev, commands, error);
 }
 
 /* One in front of every dispatch that asks for it but the first, and one behind the last. */
@@ -31306,8 +31275,6 @@ static bool is_replayable(const vk_machine *m, const pass *p) {
     return p->n_col <= VK_REPLAYED && p->n_col == p->n_run && p->n_out == p->n_col && p->n_col <= m->desc.n_logits;
 }
 
-static bool has_head(const vk_machine *m) { return m->desc.op_last > m->desc.prog->n_body; }
-
 static const uint32_t choices_of_kind[VK_CHOICE_KINDS] = {0, 1, 64, VK_CHOOSE_MOST};
 
 static uint32_t choice_kind_for(const vk_machine *m, uint32_t k) {
@@ -31318,14 +31285,11 @@ static uint32_t choice_kind_for(const vk_machine *m, uint32_t k) {
 }
 
 static void list_choose(vk_machine *m, vk_list *l, uint32_t n_col, uint32_t kind) {
-    vk_choose c;
-    memset(&c, 0, sizeof c);
+    vk_choose c = choose_of(&m->desc);
     c.logits  = m->buf[BUF_LOGITS];
     c.parts   = m->choose_parts;
     c.out     = m->choices;
     c.n_rows  = n_col;
-    c.n_vocab = m->desc.model->n_vocab;
-    c.ld      = m->ld[BUF_LOGITS];
     c.k       = choices_of_kind[kind];
     c.barrier = true;
     vk_choose_add(m->dev, l, &c);
@@ -31340,12 +31304,11 @@ static void list_whole(vk_machine *m, vk_list *l, uint32_t n_col, uint32_t kind)
     pass_shape s;
     memset(&s, 0, sizeof s);
     s.n_col = s.n_out = n_col;
-    if (m->desc.op_first > 0 && m->x_in.size) list_copy(l, m->x_in, m->buf[BUF_X], (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
+    if (m->desc.op_first > 0) list_x_in(m, l, n_col);
     list_ops(m, l, m->desc.op_first, m->desc.op_last, &s);
     if (kind) list_choose(m, l, n_col, kind);
-    else if (has_head(m) && m->logits_out.size)
-        list_copy(l, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n_col * m->ld[BUF_LOGITS] * sizeof(float));
-    if (!has_head(m) && m->x_in.size) list_copy(l, m->buf[BUF_X], m->x_in, (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
+    else if (has_head(&m->desc)) list_logits_out(m, l, n_col);
+    else list_x_out(m, l, m->buf[BUF_X], n_col);
 }
 
 static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind, nova_error *error) {
@@ -31358,7 +31321,7 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind,
     if (result == NOVA_OK) result = vk_compile(m->dev, l.at, l.n, error);
     if (result == NOVA_OK) result = vk_sets_open(m->dev, l.n, &r->pool, sets, error);
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    if (result == NOVA_OK) result = take_commands(m, m->replay_pool, &commands, error);
+    if (result == NOVA_OK) result = commands_take(m->dev, m->replay_pool, &commands, error);
     if (result == NOVA_OK) result = record(m, commands, false, l.at, l.n, sets, error);
     if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n, r->n_barriers = count_barriers(l.at, l.n);
     else if (r->pool) {
@@ -31371,13 +31334,12 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind,
 }
 
 static nova_result replay(vk_machine *m, uint32_t n_col, uint32_t k, nova_error *error) {
-    uint32_t     kind = has_head(m) ? choice_kind_for(m, k) : 0;
+    uint32_t     kind = has_head(&m->desc) ? choice_kind_for(m, k) : 0;
     vk_recorded *r    = &m->replayed[n_col - 1][kind];
     if (!r->commands) TRY(record_replayed(m, n_col, kind, error));
     TRY(submit(m, r->commands, r->n_dispatch, r->n_barriers, error));
     m->choice_kind = kind;
-    m->head_done  = has_head(m);
-    m->head_first = 0;
+    m->head_done   = has_head(&m->desc);
     return NOVA_OK;
 }
 
@@ -31398,13 +31360,12 @@ static const vk_slice *last_x(const vk_machine *m) {
 static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_error *error) {
     pass_shape s;
     memset(&s, 0, sizeof s);
-    s.n_col = p->n_col, s.n_out = p->n_out, s.kept = p->n_out != p->n_col;
+    s.n_col = p->n_col, s.n_out = p->n_out, s.kept = m->kept_now;
     m->list.n = 0, m->list.failed = false;
-    if (x_given && m->x_in.size) list_copy(&m->list, m->x_in, m->buf[BUF_X], (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    if (x_given) list_x_in(m, &m->list, p->n_col);
     list_ops(m, &m->list, m->desc.op_first, (uint32_t)size_min(m->desc.op_last, m->desc.prog->n_body), &s);
     uint32_t left = last_x(m) == &m->kept_x ? p->n_out : p->n_col;
-    if (!has_head(m) && m->x_in.size && left)
-        list_copy(&m->list, *last_x(m), m->x_in, (uint64_t)left * m->ld[BUF_X] * sizeof(float));
+    if (!has_head(&m->desc)) list_x_out(m, &m->list, *last_x(m), left);
     return run_in_pieces(m, &m->list, error);
 }
 
@@ -31426,13 +31387,10 @@ static nova_result machine_head_now(vk_machine *m, uint32_t first, uint32_t n, n
     /* Where the head alone is this machine's, X holds the gathered columns already. */
     s.n_out = n, s.head_first = first, s.kept = m->kept_now && m->desc.op_first < m->desc.prog->n_body;
     m->list.n = 0, m->list.failed = false;
-    if (m->desc.op_first >= m->desc.prog->n_body && m->x_in.size)
-        list_copy(&m->list, m->x_in, m->buf[BUF_X], m->x_in.size);
+    if (m->desc.op_first >= m->desc.prog->n_body) list_x_in(m, &m->list, m->desc.n_batch);
     list_ops(m, &m->list, m->desc.prog->n_body, m->desc.op_last, &s);
-    if (m->logits_out.size) list_copy(&m->list, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n * m->ld[BUF_LOGITS] * sizeof(float));
-    TRY(run_in_pieces(m, &m->list, error));
-    m->head_first = first;
-    return NOVA_OK;
+    list_logits_out(m, &m->list, n);
+    return run_in_pieces(m, &m->list, error);
 }
 
 static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
@@ -31501,7 +31459,7 @@ static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *us
     vk_list_init(&prompt, &m->h);
     memset(&shape, 0, sizeof shape);
     shape.n_col = m->desc.n_batch, shape.n_out = 1, shape.kept = m->desc.n_batch > 1;
-    list_whole(m, &token, 1, has_head(m) ? choice_kind_for(m, 1) : 0);
+    list_whole(m, &token, 1, has_head(&m->desc) ? choice_kind_for(m, 1) : 0);
     list_ops(m, &prompt, m->desc.op_first, m->desc.op_last, &shape);
     nova_result result = count_pipelines(m, &token, &n_token, &token_bytes, error);
     if (result == NOVA_OK) result = count_pipelines(m, &prompt, &n_prompt, &prompt_bytes, error);
@@ -31543,9 +31501,9 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(take_partial(m, error));
     TRY(load_all(m, error));
     TRY(create_fence(d, &m->fence, error));
-    TRY(create_command_pool(d, &m->replay_pool, error));
-    TRY(create_command_pool(d, &m->once_pool, error));
-    TRY(take_commands(m, m->once_pool, &m->once, error));
+    TRY(create_command_pool(d, 0, &m->replay_pool, error));
+    TRY(create_command_pool(d, 0, &m->once_pool, error));
+    TRY(commands_take(m->dev, m->once_pool, &m->once, error));
     TRY(take_choices(m, error));
     d->expected = 0;
     for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
@@ -31611,7 +31569,6 @@ typedef struct gpu_desc {
     uint32_t          n_layers;        /* layers to take at most, the output counting as one; UINT32_MAX: all */
     uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
     uint32_t          without, force;  /* NOVA_GPU_... */
-    uint64_t          max_range, max_alloc;
     bool              statistics;
     const nova_vulkan *vulkan;
     const void       *cache;
@@ -31743,8 +31700,6 @@ static nova_result open_devices(gpu_group *g, const gpu_desc *desc, nova_error *
     d.as_gpu        = desc->force != 0;
     d.no_matrix_f16 = (desc->without & NOVA_GPU_MATRIX_F16) != 0;
     d.no_matrix_s8  = (desc->without & NOVA_GPU_MATRIX_S8) != 0;
-    d.max_range  = desc->max_range;
-    d.max_alloc  = desc->max_alloc;
     d.staged     = (desc->without & NOVA_GPU_MAPPED) != 0;
     d.vram_limit = desc->vram;
     d.given      = desc->vulkan;

@@ -80,8 +80,6 @@ static nova_result open_devices(gpu_group *g, const gpu_desc *desc, nova_error *
     d.as_gpu        = desc->force != 0;
     d.no_matrix_f16 = (desc->without & NOVA_GPU_MATRIX_F16) != 0;
     d.no_matrix_s8  = (desc->without & NOVA_GPU_MATRIX_S8) != 0;
-    d.max_range  = desc->max_range;
-    d.max_alloc  = desc->max_alloc;
     d.staged     = (desc->without & NOVA_GPU_MAPPED) != 0;
     d.vram_limit = desc->vram;
     d.given      = desc->vulkan;

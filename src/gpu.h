@@ -15,7 +15,6 @@ typedef struct gpu_desc {
     uint32_t          n_layers;        /* layers to take at most, the output counting as one; UINT32_MAX: all */
     uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
     uint32_t          without, force;  /* NOVA_GPU_... */
-    uint64_t          max_range, max_alloc;
     bool              statistics;
     const nova_vulkan *vulkan;
     const void       *cache;

@@ -62,22 +62,21 @@ typedef VkResult (VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesK
     X(GetPhysicalDeviceProperties2) X(GetPhysicalDeviceFeatures2) X(GetPhysicalDeviceMemoryProperties2)
 #define VK_INSTANCE_FUNCTIONS_OPTIONAL(X) X(GetPhysicalDeviceCooperativeMatrixPropertiesKHR)
 
-#define VK_DEVICE_FUNCTIONS(X)                                                                              \
-    X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) X(MapMemory)       \
-    X(UnmapMemory) X(FlushMappedMemoryRanges) X(InvalidateMappedMemoryRanges) X(CreateBuffer) X(DestroyBuffer)   \
-    X(GetBufferMemoryRequirements) X(BindBufferMemory) X(CreateShaderModule) X(DestroyShaderModule)         \
-    X(CreatePipelineCache) X(DestroyPipelineCache) X(GetPipelineCacheData) X(CreateComputePipelines)        \
-    X(DestroyPipeline) X(CreatePipelineLayout) X(DestroyPipelineLayout) X(CreateDescriptorSetLayout)        \
-    X(DestroyDescriptorSetLayout) X(CreateDescriptorPool) X(DestroyDescriptorPool) X(AllocateDescriptorSets)     \
-    X(ResetDescriptorPool) X(UpdateDescriptorSets) X(CreateCommandPool) X(DestroyCommandPool)               \
-    X(AllocateCommandBuffers) X(ResetCommandPool) X(BeginCommandBuffer) X(EndCommandBuffer)                 \
-    X(CmdBindPipeline) X(CmdBindDescriptorSets) X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier)    \
-    X(CmdCopyBuffer) X(CmdFillBuffer) X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences) X(GetFenceStatus)  \
-    X(QueueSubmit) X(CreateQueryPool) X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp)         \
-    X(GetQueryPoolResults)
+#define VK_DEVICE_FUNCTIONS(X) \
+    X(DestroyDevice) X(GetDeviceQueue) X(DeviceWaitIdle) X(AllocateMemory) X(FreeMemory) X(MapMemory) \
+    X(CreateBuffer) X(DestroyBuffer) X(GetBufferMemoryRequirements) X(BindBufferMemory) \
+    X(CreateShaderModule) X(DestroyShaderModule) X(CreatePipelineCache) X(DestroyPipelineCache) \
+    X(GetPipelineCacheData) X(CreateComputePipelines) X(DestroyPipeline) X(CreatePipelineLayout) \
+    X(DestroyPipelineLayout) X(CreateDescriptorSetLayout) X(DestroyDescriptorSetLayout) \
+    X(CreateDescriptorPool) X(DestroyDescriptorPool) X(AllocateDescriptorSets) X(UpdateDescriptorSets) \
+    X(CreateCommandPool) X(DestroyCommandPool) X(AllocateCommandBuffers) X(ResetCommandPool) \
+    X(BeginCommandBuffer) X(EndCommandBuffer) X(CmdBindPipeline) X(CmdBindDescriptorSets) \
+    X(CmdPushConstants) X(CmdDispatch) X(CmdPipelineBarrier) X(CmdCopyBuffer) X(CmdFillBuffer) \
+    X(CreateFence) X(DestroyFence) X(ResetFences) X(WaitForFences) X(QueueSubmit) X(CreateQueryPool) \
+    X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp) X(GetQueryPoolResults)
 #define VK_DEVICE_FUNCTIONS_OPTIONAL(X) \
     X(GetPipelineExecutablePropertiesKHR) X(GetPipelineExecutableStatisticsKHR) \
-    X(GetPipelineExecutableInternalRepresentationsKHR) X(GetMemoryHostPointerPropertiesEXT)
+    X(GetPipelineExecutableInternalRepresentationsKHR)
 
 #define VK_FUNCTION_MEMBER(name) PFN_vk##name name;
 

@@ -114,7 +114,8 @@ static void ask_matrices(const vk_api *api, VkPhysicalDevice p, vk_caps *c) {
     }
 }
 
-static void ask_memory(const vk_api *api, VkPhysicalDevice p, vk_caps *c, VkPhysicalDeviceMemoryProperties *memory) {
+static void ask_memory(const vk_api *api, VkPhysicalDevice p, vk_caps *c) {
+    VkPhysicalDeviceMemoryProperties         *memory = &c->memory;
     VkPhysicalDeviceMemoryBudgetPropertiesEXT budget;
     VkPhysicalDeviceMemoryProperties2         all;
     memset(&budget, 0, sizeof budget);
@@ -169,9 +170,7 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->dot_fast      = dot.integerDotProduct4x8BitPackedSignedAccelerated;
     c->max_workgroup = limits->maxComputeWorkGroupInvocations < limits->maxComputeWorkGroupSize[0]
                            ? limits->maxComputeWorkGroupInvocations : limits->maxComputeWorkGroupSize[0];
-    for (int i = 0; i < 3; i++) c->max_groups[i] = limits->maxComputeWorkGroupCount[i];
     c->max_shared   = limits->maxComputeSharedMemorySize;
-    c->max_push     = limits->maxPushConstantsSize;
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
@@ -180,8 +179,7 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
 }
 
-static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *c,
-                              VkPhysicalDeviceMemoryProperties *memory, nova_error *error) {
+static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *c, nova_error *error) {
     VkPhysicalDeviceProperties props;
     extension_list             l;
     memset(c, 0, sizeof *c);
@@ -201,7 +199,7 @@ static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice
     ask_properties(api, p, &l, c);
     if (c->can & VK_CAN_MATRIX) ask_matrices(api, p, c);
     if (!c->n_matrices) c->can &= ~(uint32_t)VK_CAN_MATRIX;
-    ask_memory(api, p, c, memory);
+    ask_memory(api, p, c);
     mem_free(h, l.at, l.n * sizeof *l.at);
     return NOVA_OK;
 }
@@ -239,10 +237,9 @@ static nova_result list_physical(const vk_api *api, VkInstance instance, VkPhysi
 
 static nova_result list_in_instance(const vk_api *api, const host *h, VkInstance instance, vk_caps *out, uint32_t capacity,
                                     uint32_t *n, nova_error *error) {
-    VkPhysicalDevice                 devices[VK_MOST_DEVICES];
-    VkPhysicalDeviceMemoryProperties memory;
+    VkPhysicalDevice devices[VK_MOST_DEVICES];
     TRY(list_physical(api, instance, devices, n, error));
-    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], &memory, error));
+    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], error));
     return NOVA_OK;
 }
 
@@ -298,12 +295,10 @@ static void drop_matrices(vk_device *d) {
     if (!(c->can & VK_CAN_MATRIX)) c->n_matrices = 0;
 }
 
-#define VK_LEAST_BINDINGS 8   /* Vulkan's own minimum is 4 */
-
 /* What the kernels and their layout take and a device need not have. */
 static nova_result check_caps(const vk_device *d, nova_error *error) {
-    if (d->caps.max_bindings < VK_LEAST_BINDINGS)
-        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_LEAST_BINDINGS);
+    if (d->caps.max_bindings < VK_BINDINGS)
+        return fail(error, NOVA_ERROR_DEVICE, "%s binds %u buffers to a kernel: %d are the least", d->caps.name, d->caps.max_bindings, VK_BINDINGS);
     if (d->caps.align > VK_SLICE_ALIGN)
         return fail(error, NOVA_ERROR_DEVICE, "%s aligns buffers to %llu bytes: %d are the most", d->caps.name,
                     (unsigned long long)d->caps.align, VK_SLICE_ALIGN);
@@ -326,15 +321,15 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
     if (!caps) return fail_memory(error, VK_MOST_DEVICES * sizeof *caps, "the list of devices");
     nova_result result = list_physical(&d->api, d->instance, devices, &n, error);
     for (uint32_t i = 0; result == NOVA_OK && i < n; i++)
-        result = ask_device(&d->api, &d->h, devices[i], &caps[i], &d->memory, error);
+        result = ask_device(&d->api, &d->h, devices[i], &caps[i], error);
     int chosen = result == NOVA_OK ? device_by_name(d->desc.want, caps, n) : -1;
     if (result == NOVA_OK && chosen < 0)
         result = fail(error, NOVA_ERROR_DEVICE, "device '%.32s': Vulkan has %u device%s here, none that fits", d->desc.want, n, n == 1 ? "" : "s");
     if (result == NOVA_OK) {
         d->physical = devices[chosen];
-        result = ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error);
+        d->caps     = caps[chosen];
+        result      = check_caps(d, error);
     }
-    if (result == NOVA_OK) result = check_caps(d, error);
     mem_free(&d->h, caps, VK_MOST_DEVICES * sizeof *caps);
     limit_caps(d);
     return result;
@@ -413,17 +408,18 @@ static nova_result create_fence(const vk_device *d, VkFence *fence, nova_error *
     return NOVA_OK;
 }
 
-static nova_result create_command_pool(const vk_device *d, VkCommandPool *out, nova_error *error) {
+static nova_result create_command_pool(const vk_device *d, VkCommandPoolCreateFlags flags, VkCommandPool *out, nova_error *error) {
     VkCommandPoolCreateInfo info;
     memset(&info, 0, sizeof info);
     info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
+    info.flags            = flags;
     info.queueFamilyIndex = d->family;
     VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, out), "a command pool");
     return NOVA_OK;
 }
 
 static nova_result create_layout(vk_device *d, nova_error *error) {
-    VkDescriptorSetLayoutBinding    bindings[8];
+    VkDescriptorSetLayoutBinding    bindings[VK_BINDINGS];
     VkDescriptorSetLayoutCreateInfo set;
     VkPipelineLayoutCreateInfo      layout;
     VkPushConstantRange             push;
@@ -442,7 +438,7 @@ static nova_result create_layout(vk_device *d, nova_error *error) {
     VK_TRY(d->api.CreateDescriptorSetLayout(d->device, &set, NULL, &d->set_layout), "the layout of descriptors");
     push.stageFlags = VK_SHADER_STAGE_COMPUTE_BIT;
     push.offset     = 0;
-    push.size       = 128;   /* what every device has */
+    push.size       = VK_PUSH * sizeof(uint32_t);
     layout.sType                  = VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO;
     layout.setLayoutCount         = 1;
     layout.pSetLayouts            = &d->set_layout;
@@ -573,7 +569,7 @@ static nova_result borrow(vk_device *d, const nova_vulkan *v, nova_error *error)
     d->instance = (VkInstance)v->instance;
     d->physical = (VkPhysicalDevice)v->physical_device;
     TRY(vk_api_instance(&d->api, d->instance, error));
-    TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, &d->memory, error));
+    TRY(ask_device(&d->api, &d->h, d->physical, &d->caps, error));
     if (d->caps.api < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "%s has Vulkan 1.0: 1.1 is the least", d->caps.name);
     TRY(check_caps(d, error));
     take_features(&f, v->features);
@@ -600,7 +596,7 @@ static nova_result device_begin(vk_device *d, nova_error *error) {
     if (d->desc.given) TRY(borrow(d, d->desc.given, error));
     else TRY(open_own(d, error));
     TRY(create_fence(d, &d->fence, error));
-    TRY(create_command_pool(d, &d->pool, error));
+    TRY(create_command_pool(d, 0, &d->pool, error));
     TRY(create_layout(d, error));
     return create_pipeline_cache(d, error);
 }
@@ -661,34 +657,33 @@ static void vk_device_close(vk_device *d) {
 
 /* ---- Memory ---- */
 
-/* Flags that a memory type must have, and further ones in the order of preference. */
+/* What the host may map and needs no flushing. */
+#define VK_SEEN ((VkMemoryPropertyFlags)(VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT))
+
+/* Flags that a memory type must have, and a further one that is preferred. */
 static const struct {
-    VkMemoryPropertyFlags must, rather, rather_not;
+    VkMemoryPropertyFlags must, rather;
 } memory_wishes[VK_USE_COUNT][2] = {
     /* DEVICE, mapped where that costs nothing */
-    {{VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0, 0}, {0, 0, 0}},
-    {{VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0},
-     {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0, 0}},
-    {{VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, VK_MEMORY_PROPERTY_HOST_CACHED_BIT, 0},
-     {VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT, 0, 0}},
+    {{VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, 0}, {0, 0}},
+    {{VK_SEEN, VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT}, {VK_SEEN, 0}},
+    {{VK_SEEN, VK_MEMORY_PROPERTY_HOST_CACHED_BIT}, {VK_SEEN, 0}},
 };
 
 /* The host sees device memory at no cost where the type's heap is the device's whole one. */
 static bool is_whole_heap(const vk_device *d, uint32_t type) {
-    return d->memory.memoryHeaps[d->memory.memoryTypes[type].heapIndex].size >= d->caps.heap_bytes;
+    return d->caps.memory.memoryHeaps[d->caps.memory.memoryTypes[type].heapIndex].size >= d->caps.heap_bytes;
 }
 
 /* How well a type fits, 0: not at all. */
 static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
-    VkMemoryPropertyFlags f     = d->memory.memoryTypes[type].propertyFlags;
-    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
-                                  VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    VkMemoryPropertyFlags f     = d->caps.memory.memoryTypes[type].propertyFlags;
+    VkMemoryPropertyFlags known = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_SEEN | VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     VkMemoryPropertyFlags never = ~known;   /* protected, lazily allocated; AMD's and NVIDIA's own, which take features */
     VkMemoryPropertyFlags must  = memory_wishes[use][wish].must, rather = memory_wishes[use][wish].rather;
     if ((f & must) != must || (f & never)) return 0;
     if (use == VK_USE_DEVICE) {
-        VkMemoryPropertyFlags seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-        if ((f & seen) == seen && is_whole_heap(d, type)) return d->desc.staged ? 2 : 3;
+        if ((f & VK_SEEN) == VK_SEEN && is_whole_heap(d, type)) return d->desc.staged ? 2 : 3;
         return (f & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT) ? 1 : 2;
     }
     return (f & rather) == rather ? 2 : 1;
@@ -704,7 +699,7 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
     info.allocationSize = size;
     for (int wish = 0; wish < (local ? 1 : 2); wish++)
         for (int fit = 3; fit > 0; fit--)
-            for (uint32_t t = 0; t < d->memory.memoryTypeCount; t++) {
+            for (uint32_t t = 0; t < d->caps.memory.memoryTypeCount; t++) {
                 if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
                 tried |= (uint32_t)1 << t;
                 info.memoryTypeIndex = t;
@@ -713,9 +708,9 @@ static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint6
                     b->memory = VK_NULL_HANDLE;
                     continue;
                 }
-                VkMemoryPropertyFlags f = d->memory.memoryTypes[t].propertyFlags, seen = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+                VkMemoryPropertyFlags f = d->caps.memory.memoryTypes[t].propertyFlags;
                 void *map = NULL;
-                if ((f & seen) != seen || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
+                if ((f & VK_SEEN) != VK_SEEN || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
                 VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
                 if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
                 b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
@@ -858,37 +853,55 @@ static nova_result vk_submit_fence(const vk_device *d, VkCommandBuffer commands,
     return NOVA_OK;
 }
 
-/* The command buffer of the device's own pool, for once. */
-static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
-    VkCommandBufferAllocateInfo allocate_info;
-    VkCommandBufferBeginInfo    begin;
-    memset(&allocate_info, 0, sizeof allocate_info);
-    memset(&begin, 0, sizeof begin);
-    allocate_info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    allocate_info.commandPool        = d->pool;
-    allocate_info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    allocate_info.commandBufferCount = 1;
-    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
-    if (!d->once) VK_TRY(d->api.AllocateCommandBuffers(d->device, &allocate_info, &d->once), "a command buffer");
-    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
-    *commands = d->once;
-    VK_TRY(d->api.BeginCommandBuffer(*commands, &begin), "recording");
+#define VK_WORK (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)   /* all that is ever recorded */
+
+/* What comes behind sees what was written before; `host`: so does the host, once a fence has told. */
+static void vk_barrier(const vk_device *d, VkCommandBuffer commands, bool host_too) {
+    VkMemoryBarrier      barrier;
+    VkPipelineStageFlags to = VK_WORK;
+    memset(&barrier, 0, sizeof barrier);
+    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
+    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
+    if (host_too) to |= VK_PIPELINE_STAGE_HOST_BIT, barrier.dstAccessMask |= VK_ACCESS_HOST_READ_BIT;
+    d->api.CmdPipelineBarrier(commands, VK_WORK, to, 0, 1, &barrier, 0, NULL, 0, NULL);
+}
+
+static nova_result commands_take(const vk_device *d, VkCommandPool from, VkCommandBuffer *out, nova_error *error) {
+    VkCommandBufferAllocateInfo info;
+    memset(&info, 0, sizeof info);
+    info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
+    info.commandPool        = from;
+    info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
+    info.commandBufferCount = 1;
+    VK_TRY(d->api.AllocateCommandBuffers(d->device, &info, out), "a command buffer");
     return NOVA_OK;
 }
 
-/* Takes what was recorded to its end, with what others do behind it. */
-static nova_result commands_end(vk_device *d, VkCommandBuffer commands, nova_error *error) {
-    VkMemoryBarrier all;
-    memset(&all, 0, sizeof all);
-    all.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    all.srcAccessMask = VK_ACCESS_MEMORY_WRITE_BIT;
-    all.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
-                              VK_PIPELINE_STAGE_ALL_COMMANDS_BIT | VK_PIPELINE_STAGE_HOST_BIT, 0, 1, &all, 0, NULL, 0, NULL);
+/* `once`: it is submitted one time and then recorded anew. */
+static nova_result commands_start(const vk_device *d, VkCommandBuffer commands, bool once, nova_error *error) {
+    VkCommandBufferBeginInfo begin;
+    memset(&begin, 0, sizeof begin);
+    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
+    if (once) begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
+    VK_TRY(d->api.BeginCommandBuffer(commands, &begin), "recording");
+    return NOVA_OK;
+}
+
+/* Takes what was recorded to its end, visible to the host and to what is submitted later: a fence alone makes nothing visible. */
+static nova_result commands_end(const vk_device *d, VkCommandBuffer commands, nova_error *error) {
+    vk_barrier(d, commands, true);
     VK_TRY(d->api.EndCommandBuffer(commands), "recording");
     return NOVA_OK;
+}
+
+/* The command buffer of the device's own pool, for once. */
+static nova_result commands_begin(vk_device *d, VkCommandBuffer *commands, nova_error *error) {
+    TRY(vk_fence_wait(d, d->fence, &d->busy, error));
+    if (!d->once) TRY(commands_take(d, d->pool, &d->once, error));
+    VK_TRY(d->api.ResetCommandPool(d->device, d->pool, 0), "a command pool");
+    *commands = d->once;
+    return commands_start(d, *commands, true, error);
 }
 
 static nova_result commands_run(vk_device *d, VkCommandBuffer commands, nova_error *error) {
@@ -907,23 +920,11 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
 }
 
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
-    VkCommandPoolCreateInfo     info;
-    VkCommandBufferAllocateInfo take;
     if (s->commands) return NOVA_OK;
-    memset(&info, 0, sizeof info);
-    memset(&take, 0, sizeof take);
-    info.sType            = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO;
-    info.flags            = VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
-    info.queueFamilyIndex = d->family;
-    if (!d->stage_pool) VK_TRY(d->api.CreateCommandPool(d->device, &info, NULL, &d->stage_pool), "a command pool");
+    if (!d->stage_pool) TRY(create_command_pool(d, VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, &d->stage_pool, error));
     if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, VK_STAGING, &s->bytes, error));
     if (!s->fence) TRY(create_fence(d, &s->fence, error));
-    take.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    take.commandPool        = d->stage_pool;
-    take.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    take.commandBufferCount = 1;
-    VK_TRY(d->api.AllocateCommandBuffers(d->device, &take, &s->commands), "a command buffer");
-    return NOVA_OK;
+    return commands_take(d, d->stage_pool, &s->commands, error);
 }
 
 /* The next stage, its earlier copy done. */
@@ -931,15 +932,6 @@ static nova_result stage_next(vk_device *d, vk_stage **out, nova_error *error) {
     *out = &d->stages[d->next_stage++ % VK_STAGES];
     TRY(stage_open(d, *out, error));
     return vk_fence_wait(d, (*out)->fence, &(*out)->busy, error);
-}
-
-static nova_result stage_begin(vk_device *d, vk_stage *s, nova_error *error) {
-    VkCommandBufferBeginInfo begin;
-    memset(&begin, 0, sizeof begin);
-    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-    begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(d->api.BeginCommandBuffer(s->commands, &begin), "recording");
-    return NOVA_OK;
 }
 
 static nova_result stage_submit(vk_device *d, vk_stage *s, nova_error *error) {
@@ -957,7 +949,7 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
         vk_stage *s;
         TRY(stage_next(d, &s, error));
         memcpy(s->bytes.map, (const uint8_t *)data + at, (size_t)n);
-        TRY(stage_begin(d, s, error));
+        TRY(commands_start(d, s->commands, true, error));
         record_piece(d, s->commands, &s->bytes, 0, to, offset + at, n);
         TRY(stage_submit(d, s, error));
     }
@@ -973,7 +965,7 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
         vk_stage *s;
         TRY(stage_next(d, &s, error));
-        TRY(stage_begin(d, s, error));
+        TRY(commands_start(d, s->commands, true, error));
         record_piece(d, s->commands, from, offset + at, &s->bytes, 0, n);
         TRY(stage_submit(d, s, error));
         TRY(vk_fence_wait(d, s->fence, &s->busy, error));

@@ -37,9 +37,7 @@ typedef struct vk_caps {
     uint32_t  dot_fast;                /* signed 4x8 packed dot products are one instruction */
     uint32_t  subgroup, subgroup_min, subgroup_max;
     uint32_t  max_workgroup;           /* invocations, also along x */
-    uint32_t  max_groups[3];
     uint32_t  max_shared;              /* bytes */
-    uint32_t  max_push;
     uint64_t  max_range, max_alloc;    /* of a binding, of an allocation */
     uint64_t  align;                   /* of a binding's offset */
     uint32_t  max_bindings;            /* storage buffers of a kernel */
@@ -48,6 +46,7 @@ typedef struct vk_caps {
     vk_matrix matrices[VK_MATRICES];
     uint64_t  heap_bytes, heap_free;   /* of the device-local heap; free by the driver's budget, else = bytes */
     bool      unified;                 /* all device memory is host-visible */
+    VkPhysicalDeviceMemoryProperties memory;
 } vk_caps;
 
 /* A piece of a buffer. */
@@ -74,7 +73,10 @@ typedef struct vk_block {
     vk_use         use;
 } vk_block;
 
-#define VK_SPECS 16   /* specialization constants of a kernel at most */
+/* What a kernel has at most. */
+#define VK_BINDINGS 8    /* storage buffers; Vulkan's own minimum is 4 */
+#define VK_PUSH     32   /* words of push constants: what every device has */
+#define VK_SPECS    16   /* specialization constants */
 
 /* A piece of host memory through which bytes go to the device while the host prepares the next ones. */
 #define VK_STAGES 3
@@ -113,7 +115,6 @@ typedef struct vk_device {
     uint32_t         family;
     vk_caps          caps;
     vk_device_desc   desc;
-    VkPhysicalDeviceMemoryProperties memory;
 
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
@@ -163,6 +164,11 @@ static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova
 
 /* The compiled pipelines as bytes, with a head that tells the driver; appended to `out`. Errors: DEVICE, MEMORY. */
 static nova_result vk_cache_get(vk_device *d, text_buffer *out, nova_error *error);
+
+/* Recording: a barrier between what was recorded and what comes behind; one copy. */
+static void vk_barrier(const vk_device *d, VkCommandBuffer commands, bool host_too);
+static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_slice *from, uint64_t from_at, const vk_slice *to,
+                         uint64_t to_at, uint64_t size);
 
 /* Gives recorded commands to the queue, under the host's lock. */
 static VkResult vk_submit(const vk_device *d, VkCommandBuffer commands, VkFence fence);

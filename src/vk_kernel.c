@@ -229,42 +229,13 @@ static void write_set(const vk_device *d, VkDescriptorSet set, const vk_dispatch
     if (x->n_bind) d->api.UpdateDescriptorSets(d->device, 1, &write, 0, NULL);
 }
 
-#define VK_WORK (VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT)
-
-static void vk_barrier(const vk_device *d, VkCommandBuffer commands) {
-    VkMemoryBarrier barrier;
-    memset(&barrier, 0, sizeof barrier);
-    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    barrier.dstAccessMask = VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
-}
-
-static void vk_record_end(vk_device *d, VkCommandBuffer commands) {
-    VkMemoryBarrier barrier;
-    memset(&barrier, 0, sizeof barrier);
-    barrier.sType         = VK_STRUCTURE_TYPE_MEMORY_BARRIER;
-    barrier.srcAccessMask = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT;
-    barrier.dstAccessMask = VK_ACCESS_HOST_READ_BIT | VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_READ_BIT |
-                            VK_ACCESS_TRANSFER_WRITE_BIT;
-    d->api.CmdPipelineBarrier(commands, VK_WORK, VK_PIPELINE_STAGE_HOST_BIT | VK_WORK, 0, 1, &barrier, 0, NULL, 0, NULL);
-}
-
-static void record_copy(const vk_device *d, VkCommandBuffer commands, const vk_dispatch *x) {
-    VkBufferCopy region;
-    region.srcOffset = x->bind[0].offset;
-    region.dstOffset = x->bind[1].offset;
-    region.size      = x->bind[0].size;
-    d->api.CmdCopyBuffer(commands, x->bind[0].buffer, x->bind[1].buffer, 1, &region);
-}
-
 static void vk_record(vk_device *d, VkCommandBuffer commands, const vk_dispatch *list, uint32_t n, const VkDescriptorSet *sets) {
     VkPipeline last = VK_NULL_HANDLE;
     for (uint32_t i = 0; i < n; i++) {
         const vk_dispatch *x = &list[i];
-        if (x->barrier && i > 0) vk_barrier(d, commands);
+        if (x->barrier && i > 0) vk_barrier(d, commands, false);
         if (x->kernel == KERNEL_COUNT) {
-            record_copy(d, commands, x);
+            record_piece(d, commands, &x->bind[0], 0, &x->bind[1], 0, x->bind[0].size);
             continue;
         }
         write_set(d, sets[i], x);

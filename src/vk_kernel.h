@@ -6,9 +6,6 @@
 
 #ifndef NOVA_NO_VULKAN
 
-#define VK_BINDINGS 8
-#define VK_PUSH     32   /* words */
-
 /* One dispatch: everything that recording it needs. A list of these is what a program becomes on a device. */
 typedef struct vk_dispatch {
     vk_kernel kernel;                /* KERNEL_COUNT: no kernel, but a copy of bind[0] to bind[1] */
@@ -66,9 +63,6 @@ typedef struct vk_statistics {
 
 static nova_result vk_statistics_get(vk_device *d, uint32_t pipeline, vk_statistics *out, nova_error *error);
 static void        vk_statistics_free(vk_device *d, vk_statistics *s);
-
-/* Makes what was recorded visible to the host, and to what is submitted later: a fence alone makes nothing visible. */
-static void vk_record_end(vk_device *d, VkCommandBuffer commands);
 
 /* Compiles, records, runs and waits: for tests and for work at opening. */
 NOVA_UNUSED static nova_result vk_run_list(vk_device *d, vk_dispatch *list, uint32_t n, nova_error *error);

@@ -16,6 +16,8 @@ static uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * t
 /* Is an operation this machine's? */
 static bool is_mine(const vk_machine_desc *d, uint32_t i) { return i >= d->op_first && i < d->op_last; }
 
+static bool has_head(const vk_machine_desc *d) { return d->op_last > d->prog->n_body; }
+
 static vk_cache cache_of(const vk_machine_desc *d, uint32_t layer) {
     const kv_layer *l = &d->kv->layers[layer];
     vk_cache        c;
@@ -106,7 +108,7 @@ static uint64_t partial_bytes(const vk_device *d, const vk_machine_desc *desc) {
 static vk_choose choose_of(const vk_machine_desc *desc) {
     vk_choose c;
     memset(&c, 0, sizeof c);
-    if (desc->op_last <= desc->prog->n_body || desc->model->n_vocab > VK_CHOOSE_VOCAB) return c;
+    if (!has_head(desc) || desc->model->n_vocab > VK_CHOOSE_VOCAB) return c;
     c.n_rows  = (uint32_t)size_min(VK_REPLAYED, desc->n_logits);
     c.n_vocab = desc->model->n_vocab;
     c.ld      = ld_of(desc, BUF_LOGITS);
@@ -198,21 +200,33 @@ static nova_result load_weight(vk_machine *m, const weight *w, nova_error *error
     return NOVA_OK;
 }
 
+static vk_operands *operands_of(const vk_machine *m, const op *o) {
+    return &m->operands[(size_t)(o - m->desc.prog->ops) - m->desc.op_first];
+}
+
 static nova_result load_op(vk_machine *m, const op *o, nova_error *error) {
+    vk_operands *x     = operands_of(m, o);
+    uint32_t     width = m->desc.prog->width[o->src];
     for (uint32_t k = 0; k < o->n_w; k++) {
         TRY(load_weight(m, o->w[k], error));
         TRY(load_vector(m, o->bias[k], o->w[k]->n_out, error));
+        x->w[k]    = tensor_of(m, o->w[k]);
+        x->bias[k] = vector_of(m, o->bias[k]);
     }
     if (o->kind != OP_NORM) return NOVA_OK;
-    TRY(load_vector(m, o->vec, m->desc.prog->width[o->src], error));
-    return load_vector(m, o->bias[0], m->desc.prog->width[o->src], error);
+    TRY(load_vector(m, o->vec, width, error));
+    TRY(load_vector(m, o->bias[0], width, error));
+    x->vec     = vector_of(m, o->vec);
+    x->bias[0] = vector_of(m, o->bias[0]);
+    return NOVA_OK;
 }
 
 static nova_result load_all(vk_machine *m, nova_error *error) {
     uint32_t first = m->desc.op_first, n = m->desc.op_last - first;
     m->tensors = (vk_tensor *)arena_zalloc(&m->a, (size_t)n * OP_WEIGHTS * sizeof *m->tensors);
     m->vectors = (vk_vector *)arena_zalloc(&m->a, (size_t)n * (OP_WEIGHTS + 2) * sizeof *m->vectors);
-    if (!m->tensors || !m->vectors) return fail_memory(error, (size_t)n * 256, "the device's tensors");
+    m->operands = (vk_operands *)arena_zalloc(&m->a, (size_t)n * sizeof *m->operands);
+    if (!m->tensors || !m->vectors || !m->operands) return fail_memory(error, (size_t)n * 256, "the device's tensors");
     for (uint32_t i = 0; i < n; i++) {
         TRY(load_op(m, &m->desc.prog->ops[first + i], error));
         if (m->desc.progress && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
@@ -336,23 +350,19 @@ static vk_slice part_of(vk_slice s, uint64_t offset, uint64_t size) {
 
 /* Where an operation finds a buffer. */
 static vk_slice buffer_at(const vk_machine *m, const op *o, const pass_shape *s, buffer_id b) {
-    bool     head = o >= m->desc.prog->ops + m->desc.prog->n_body;
-    vk_slice at   = m->buf[b];
+    vk_slice at = m->buf[b];
     if (s->kept && o->gathered && b == BUF_X) at = m->kept_x;
     if (s->kept && o->gathered && b == BUF_ATT) at = m->kept_att;
-    uint64_t skip = head && b == BUF_X ? (uint64_t)s->head_first * m->ld[b] * sizeof(float) : 0;
+    uint64_t skip = b == BUF_X ? (uint64_t)s->head_first * m->ld[b] * sizeof(float) : 0;
     return part_of(at, skip, at.size - skip);
 }
 
-static uint32_t columns_for(const vk_machine *m, const op *o, const pass_shape *s) {
-    bool head = o >= m->desc.prog->ops + m->desc.prog->n_body;
-    return head || o->gathered ? s->n_out : s->n_col;
-}
+static uint32_t columns_for(const op *o, const pass_shape *s) { return o->gathered ? s->n_out : s->n_col; }
 
 typedef void (*vk_op_fn)(vk_machine *m, vk_list *l, const op *o, const pass_shape *s);
 
 static void list_embed(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
-    vk_embed_add(m->dev, l, tensor_of(m, o->w[0]), m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
+    vk_embed_add(m->dev, l, operands_of(m, o)->w[0], m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
 }
 
 static const struct { uint32_t ability; vk_path path; } forced_paths[] = {
@@ -367,23 +377,25 @@ static uint32_t forced_path(uint32_t ability) {
     return 0;
 }
 
+/* Multiplications of a matmul: a gated one does both of its weights at once. */
+static uint32_t n_products(const op *o) { return o->epilogue == EPILOGUE_GLU ? 1 : o->n_w; }
+
 /* The multiplication of an operation's weight k (and k + 1, for a gated one), without what depends on the path. */
 static vk_matmul matmul_of(const vk_machine *m, const op *o, const pass_shape *s, uint32_t k) {
     vk_matmul x;
     uint32_t  n_w = o->epilogue == EPILOGUE_GLU ? 2 : 1;
     memset(&x, 0, sizeof x);
     for (uint32_t i = 0; i < n_w; i++) {
-        x.w[i]    = tensor_of(m, o->w[k + i]);
-        x.bias[i] = vector_of(m, o->bias[k + i]);
+        x.w[i]    = operands_of(m, o)->w[k + i];
+        x.bias[i] = operands_of(m, o)->bias[k + i];
     }
     x.x         = buffer_at(m, o, s, o->src);
     x.y         = buffer_at(m, o, s, o->dst[k]);
     x.ld_x      = m->ld[o->src];
     x.ld_y      = m->ld[o->dst[k]];
-    x.n_col     = columns_for(m, o, s);
+    x.n_col     = columns_for(o, s);
     x.epilogue  = o->epilogue;
     x.act       = o->act;
-    x.barrier   = k == 0;
     x.path      = forced_path(m->desc.force);
     if (!m->desc.force || x.path == 1 + VK_PATH_DOT || x.path == 1 + VK_PATH_MATRIX_S8) x.xq = m->twin[o->src];
     x.xq_scales = vk_quantised_scales(m->ld[o->src], m->desc.n_batch);
@@ -401,7 +413,7 @@ static bool reads_twin(const vk_machine *m, const vk_matmul *x) {
 
 static bool any_reads_twin(const vk_machine *m, const op *o, const pass_shape *s) {
     if (o->kind != OP_MATMUL) return false;
-    for (uint32_t k = 0; k < (o->epilogue == EPILOGUE_GLU ? 1 : o->n_w); k++) {
+    for (uint32_t k = 0; k < n_products(o); k++) {
         vk_matmul x = matmul_of(m, o, s, k);
         if (reads_twin(m, &x)) return true;
     }
@@ -414,12 +426,12 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
     n.kind    = o->norm;
     n.x       = buffer_at(m, o, s, o->src);
     n.y       = buffer_at(m, o, s, o->dst[0]);
-    n.w       = vector_of(m, o->vec);
-    n.b       = vector_of(m, o->bias[0]);
+    n.w       = operands_of(m, o)->vec;
+    n.b       = operands_of(m, o)->bias[0];
     n.n       = m->desc.prog->width[o->src];
     n.ld_x    = m->ld[o->src];
     n.ld_y    = m->ld[o->dst[0]];
-    n.n_col   = columns_for(m, o, s);
+    n.n_col   = columns_for(o, s);
     n.eps     = m->desc.model->norm_eps;
     n.barrier = true;
     if (any_reads_twin(m, o + 1, s)) {   /* a norm is never last */
@@ -431,9 +443,8 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
 
 static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     bool     quantised = o->src == BUF_NORMED;   /* by the norm in front, where it is wanted */
-    bool     first     = true;
     uint32_t path      = VK_PATH_COUNT;          /* that filled the scratch */
-    for (uint32_t k = 0; k < (o->epilogue == EPILOGUE_GLU ? 1 : o->n_w); k++) {
+    for (uint32_t k = 0; k < n_products(o); k++) {
         vk_matmul x = matmul_of(m, o, s, k);
         if (!reads_twin(m, &x)) {
             x.xq.size = 0;
@@ -441,8 +452,7 @@ static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape
             vk_quantise_add(m->dev, l, x.x, x.xq, x.xq_scales, x.w[0]->n_in, x.ld_x, x.n_col, true);
             quantised = x.barrier = true;
         }
-        x.barrier = x.barrier || first;
-        first     = false;
+        x.barrier = x.barrier || k == 0;
         if (x.n_col <= VK_MATVEC_MAX) {
             vk_matvec_add(m->dev, l, &x);
             continue;
@@ -503,7 +513,7 @@ static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, l
 
 /* Multiply-adds of an operation: what its time is estimated by. */
 static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
-    double cost = 1e4, columns = columns_for(m, o, s);
+    double cost = 1e4, columns = columns_for(o, s);
     if (o->kind == OP_MATMUL)
         for (uint32_t k = 0; k < o->n_w; k++) cost += (double)o->w[k]->n_in * o->w[k]->n_out * columns;
     if (o->kind == OP_ATTEND) {
@@ -513,7 +523,7 @@ static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
     return cost;
 }
 
-/* The operations first..last as dispatches, behind what the list holds; cost (NULL: not wanted) of each, of the list's size. */
+/* The operations first..last as dispatches, behind what the list holds. */
 static void list_ops(vk_machine *m, vk_list *l, uint32_t first, uint32_t last, const pass_shape *s) {
     for (uint32_t i = first; i < last; i++) {
         const op *o = &m->desc.prog->ops[i];
@@ -527,12 +537,20 @@ static void list_ops(vk_machine *m, vk_list *l, uint32_t first, uint32_t last, c
     }
 }
 
-static void list_copy(vk_list *l, vk_slice from, vk_slice to, uint64_t size) {
+/* What crosses where the host does not see the device's buffer: the first n columns, between the buffer and the place that the
+ * host sees (size 0: it sees the buffer). */
+static void list_copy(const vk_machine *m, vk_list *l, buffer_id b, vk_slice from, vk_slice to, uint32_t n) {
+    uint64_t size = (uint64_t)n * m->ld[b] * sizeof(float);
+    if (!from.size || !to.size || !size) return;
     vk_dispatch d = vk_begin(KERNEL_COUNT, 1);
     vk_bind(&d, part_of(from, 0, size));
     vk_bind(&d, part_of(to, 0, size));
     vk_list_add(l, &d);
 }
+
+static void list_x_in(const vk_machine *m, vk_list *l, uint32_t n) { list_copy(m, l, BUF_X, m->x_in, m->buf[BUF_X], n); }
+static void list_x_out(const vk_machine *m, vk_list *l, vk_slice x, uint32_t n) { list_copy(m, l, BUF_X, x, m->x_in, n); }
+static void list_logits_out(const vk_machine *m, vk_list *l, uint32_t n) { list_copy(m, l, BUF_LOGITS, m->buf[BUF_LOGITS], m->logits_out, n); }
 
 /* ---- Submitting ---- */
 
@@ -551,26 +569,9 @@ static nova_result submit(vk_machine *m, VkCommandBuffer commands, uint32_t n_di
 
 static nova_result record(vk_machine *m, VkCommandBuffer commands, bool once, const vk_dispatch *list, uint32_t n,
                           const VkDescriptorSet *sets, nova_error *error) {
-    VkCommandBufferBeginInfo begin;
-    memset(&begin, 0, sizeof begin);
-    begin.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO;
-    if (once) begin.flags = VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT;
-    VK_TRY(m->dev->api.BeginCommandBuffer(commands, &begin), "recording");
+    TRY(commands_start(m->dev, commands, once, error));
     vk_record(m->dev, commands, list, n, sets);
-    vk_record_end(m->dev, commands);
-    VK_TRY(m->dev->api.EndCommandBuffer(commands), "recording");
-    return NOVA_OK;
-}
-
-static nova_result take_commands(vk_machine *m, VkCommandPool from, VkCommandBuffer *out, nova_error *error) {
-    VkCommandBufferAllocateInfo info;
-    memset(&info, 0, sizeof info);
-    info.sType              = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO;
-    info.commandPool        = from;
-    info.level              = VK_COMMAND_BUFFER_LEVEL_PRIMARY;
-    info.commandBufferCount = 1;
-    VK_TRY(m->dev->api.AllocateCommandBuffers(m->dev->device, &info, out), "a command buffer");
-    return NOVA_OK;
+    return commands_end(m->dev, commands, error);
 }
 
 /* One in front of every dispatch that asks for it but the first, and one behind the last. */
@@ -660,8 +661,6 @@ static bool is_replayable(const vk_machine *m, const pass *p) {
     return p->n_col <= VK_REPLAYED && p->n_col == p->n_run && p->n_out == p->n_col && p->n_col <= m->desc.n_logits;
 }
 
-static bool has_head(const vk_machine *m) { return m->desc.op_last > m->desc.prog->n_body; }
-
 static const uint32_t choices_of_kind[VK_CHOICE_KINDS] = {0, 1, 64, VK_CHOOSE_MOST};
 
 static uint32_t choice_kind_for(const vk_machine *m, uint32_t k) {
@@ -672,14 +671,11 @@ static uint32_t choice_kind_for(const vk_machine *m, uint32_t k) {
 }
 
 static void list_choose(vk_machine *m, vk_list *l, uint32_t n_col, uint32_t kind) {
-    vk_choose c;
-    memset(&c, 0, sizeof c);
+    vk_choose c = choose_of(&m->desc);
     c.logits  = m->buf[BUF_LOGITS];
     c.parts   = m->choose_parts;
     c.out     = m->choices;
     c.n_rows  = n_col;
-    c.n_vocab = m->desc.model->n_vocab;
-    c.ld      = m->ld[BUF_LOGITS];
     c.k       = choices_of_kind[kind];
     c.barrier = true;
     vk_choose_add(m->dev, l, &c);
@@ -694,12 +690,11 @@ static void list_whole(vk_machine *m, vk_list *l, uint32_t n_col, uint32_t kind)
     pass_shape s;
     memset(&s, 0, sizeof s);
     s.n_col = s.n_out = n_col;
-    if (m->desc.op_first > 0 && m->x_in.size) list_copy(l, m->x_in, m->buf[BUF_X], (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
+    if (m->desc.op_first > 0) list_x_in(m, l, n_col);
     list_ops(m, l, m->desc.op_first, m->desc.op_last, &s);
     if (kind) list_choose(m, l, n_col, kind);
-    else if (has_head(m) && m->logits_out.size)
-        list_copy(l, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n_col * m->ld[BUF_LOGITS] * sizeof(float));
-    if (!has_head(m) && m->x_in.size) list_copy(l, m->buf[BUF_X], m->x_in, (uint64_t)n_col * m->ld[BUF_X] * sizeof(float));
+    else if (has_head(&m->desc)) list_logits_out(m, l, n_col);
+    else list_x_out(m, l, m->buf[BUF_X], n_col);
 }
 
 static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind, nova_error *error) {
@@ -712,7 +707,7 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind,
     if (result == NOVA_OK) result = vk_compile(m->dev, l.at, l.n, error);
     if (result == NOVA_OK) result = vk_sets_open(m->dev, l.n, &r->pool, sets, error);
     VkCommandBuffer commands = VK_NULL_HANDLE;
-    if (result == NOVA_OK) result = take_commands(m, m->replay_pool, &commands, error);
+    if (result == NOVA_OK) result = commands_take(m->dev, m->replay_pool, &commands, error);
     if (result == NOVA_OK) result = record(m, commands, false, l.at, l.n, sets, error);
     if (result == NOVA_OK) r->commands = commands, r->n_dispatch = l.n, r->n_barriers = count_barriers(l.at, l.n);
     else if (r->pool) {
@@ -725,13 +720,12 @@ static nova_result record_replayed(vk_machine *m, uint32_t n_col, uint32_t kind,
 }
 
 static nova_result replay(vk_machine *m, uint32_t n_col, uint32_t k, nova_error *error) {
-    uint32_t     kind = has_head(m) ? choice_kind_for(m, k) : 0;
+    uint32_t     kind = has_head(&m->desc) ? choice_kind_for(m, k) : 0;
     vk_recorded *r    = &m->replayed[n_col - 1][kind];
     if (!r->commands) TRY(record_replayed(m, n_col, kind, error));
     TRY(submit(m, r->commands, r->n_dispatch, r->n_barriers, error));
     m->choice_kind = kind;
-    m->head_done  = has_head(m);
-    m->head_first = 0;
+    m->head_done   = has_head(&m->desc);
     return NOVA_OK;
 }
 
@@ -752,13 +746,12 @@ static const vk_slice *last_x(const vk_machine *m) {
 static nova_result run_prompt(vk_machine *m, const pass *p, bool x_given, nova_error *error) {
     pass_shape s;
     memset(&s, 0, sizeof s);
-    s.n_col = p->n_col, s.n_out = p->n_out, s.kept = p->n_out != p->n_col;
+    s.n_col = p->n_col, s.n_out = p->n_out, s.kept = m->kept_now;
     m->list.n = 0, m->list.failed = false;
-    if (x_given && m->x_in.size) list_copy(&m->list, m->x_in, m->buf[BUF_X], (uint64_t)p->n_col * m->ld[BUF_X] * sizeof(float));
+    if (x_given) list_x_in(m, &m->list, p->n_col);
     list_ops(m, &m->list, m->desc.op_first, (uint32_t)size_min(m->desc.op_last, m->desc.prog->n_body), &s);
     uint32_t left = last_x(m) == &m->kept_x ? p->n_out : p->n_col;
-    if (!has_head(m) && m->x_in.size && left)
-        list_copy(&m->list, *last_x(m), m->x_in, (uint64_t)left * m->ld[BUF_X] * sizeof(float));
+    if (!has_head(&m->desc)) list_x_out(m, &m->list, *last_x(m), left);
     return run_in_pieces(m, &m->list, error);
 }
 
@@ -780,13 +773,10 @@ static nova_result machine_head_now(vk_machine *m, uint32_t first, uint32_t n, n
     /* Where the head alone is this machine's, X holds the gathered columns already. */
     s.n_out = n, s.head_first = first, s.kept = m->kept_now && m->desc.op_first < m->desc.prog->n_body;
     m->list.n = 0, m->list.failed = false;
-    if (m->desc.op_first >= m->desc.prog->n_body && m->x_in.size)
-        list_copy(&m->list, m->x_in, m->buf[BUF_X], m->x_in.size);
+    if (m->desc.op_first >= m->desc.prog->n_body) list_x_in(m, &m->list, m->desc.n_batch);
     list_ops(m, &m->list, m->desc.prog->n_body, m->desc.op_last, &s);
-    if (m->logits_out.size) list_copy(&m->list, m->buf[BUF_LOGITS], m->logits_out, (uint64_t)n * m->ld[BUF_LOGITS] * sizeof(float));
-    TRY(run_in_pieces(m, &m->list, error));
-    m->head_first = first;
-    return NOVA_OK;
+    list_logits_out(m, &m->list, n);
+    return run_in_pieces(m, &m->list, error);
 }
 
 static nova_result vk_machine_head(vk_machine *m, uint32_t first, uint32_t n, const float **logits, size_t *ld, nova_error *error) {
@@ -855,7 +845,7 @@ static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *us
     vk_list_init(&prompt, &m->h);
     memset(&shape, 0, sizeof shape);
     shape.n_col = m->desc.n_batch, shape.n_out = 1, shape.kept = m->desc.n_batch > 1;
-    list_whole(m, &token, 1, has_head(m) ? choice_kind_for(m, 1) : 0);
+    list_whole(m, &token, 1, has_head(&m->desc) ? choice_kind_for(m, 1) : 0);
     list_ops(m, &prompt, m->desc.op_first, m->desc.op_last, &shape);
     nova_result result = count_pipelines(m, &token, &n_token, &token_bytes, error);
     if (result == NOVA_OK) result = count_pipelines(m, &prompt, &n_prompt, &prompt_bytes, error);
@@ -897,9 +887,9 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(take_partial(m, error));
     TRY(load_all(m, error));
     TRY(create_fence(d, &m->fence, error));
-    TRY(create_command_pool(d, &m->replay_pool, error));
-    TRY(create_command_pool(d, &m->once_pool, error));
-    TRY(take_commands(m, m->once_pool, &m->once, error));
+    TRY(create_command_pool(d, 0, &m->replay_pool, error));
+    TRY(create_command_pool(d, 0, &m->once_pool, error));
+    TRY(commands_take(m->dev, m->once_pool, &m->once, error));
     TRY(take_choices(m, error));
     d->expected = 0;
     for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)

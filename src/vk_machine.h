@@ -30,6 +30,12 @@ typedef struct vk_machine_desc {
 typedef struct vk_tensor { const void *key; vk_weight w; } vk_tensor;
 typedef struct vk_vector { const float *key; vk_slice at; } vk_vector;
 
+/* What an operation reads besides columns, as it lies on the device; empty slices: there is none. */
+typedef struct vk_operands {
+    const vk_weight *w[OP_WEIGHTS];
+    vk_slice         bias[OP_WEIGHTS], vec;
+} vk_operands;
+
 /* Recorded commands for one number of columns. */
 typedef struct vk_recorded {
     VkCommandBuffer  commands;
@@ -58,6 +64,7 @@ typedef struct vk_machine {
     vk_tensor       *tensors;
     vk_vector       *vectors;
     uint32_t         n_tensors, n_vectors;
+    vk_operands     *operands;         /* [op_last - op_first] */
 
     VkCommandPool    replay_pool, once_pool;
     VkCommandBuffer  once;
@@ -72,7 +79,6 @@ typedef struct vk_machine {
     double           seen_now;         /* tokens of the window that the pass's columns see, of all together */
     bool             kept_now;         /* the pass keeps fewer columns than it has */
     bool             head_done;        /* the replayed pass had the head in it */
-    uint32_t         head_first;
     bool           (*cancelled)(void *user);
     void            *cancelled_user;
 

@@ -5,11 +5,8 @@
  *
  * Times are the device's timestamps; where it has none, the host's clock around a submit, and then no kernel has a time
  * of its own. Works on a device that runs nothing too (a stand-in of the lab), and says that it does not. */
-#ifndef NOVA_C
-#define NOVA_C "../nova.c"
-#endif
-#include NOVA_C
-#include "test.h"
+#define GUARD_OWN_MAIN
+#include "vk_guard.h"
 
 #ifdef NOVA_NO_VULKAN
 int main(void) {
@@ -17,7 +14,6 @@ int main(void) {
     return 1;
 }
 #else
-#include "vk_guard.h"
 
 #define MOST_STAMPS 4096u   /* dispatches of a submit that is timed, at most */
 
@@ -166,7 +162,7 @@ static void record_list(bench *b, VkCommandBuffer commands, void *user) {
         stamp(b, commands, 1);
     }
     for (uint32_t i = 0; r->each && i < r->n; i++) {
-        if (r->list[i].barrier && i > 0) vk_barrier(b->d, commands);
+        if (r->list[i].barrier && i > 0) vk_barrier(b->d, commands, false);
         vk_record(b->d, commands, &r->list[i], 1, &r->sets[i]);
         stamp(b, commands, i + 1);
     }
@@ -334,7 +330,7 @@ typedef struct copy_run {
 static void record_copies(bench *b, VkCommandBuffer commands, void *user) {
     const copy_run *r = (const copy_run *)user;
     for (uint32_t i = 0; i < r->n; i++) {
-        if (i) vk_barrier(b->d, commands);
+        if (i) vk_barrier(b->d, commands, false);
         record_piece(b->d, commands, &r->from, 0, &r->to, 0, r->from.size);
     }
     stamp(b, commands, 1);
@@ -677,9 +673,9 @@ static bool pass_list_make(pass_list *p, vk_machine *m, const pass_shape *s, boo
         const op *o    = &m->desc.prog->ops[i];
         uint32_t  from = p->l.n;
         list_ops(m, &p->l, i, i + 1, s);
-        good = note_new(p, m, from, role_of(o), columns_for(m, o, s));
+        good = note_new(p, m, from, role_of(o), columns_for(o, s));
     }
-    uint32_t kind = has_head(m) ? choice_kind_for(m, 1) : 0, from = p->l.n;
+    uint32_t kind = has_head(&m->desc) ? choice_kind_for(m, 1) : 0, from = p->l.n;
     if (chooses && kind) list_choose(m, &p->l, s->n_out, kind);
     return good && note_new(p, m, from, "choice", s->n_out);
 }

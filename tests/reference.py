@@ -210,23 +210,30 @@ def quantised(model, kind):
     return out
 
 
-def accuracy():
-    """Against float arithmetic on the dequantised weights no path is farther than 1.5 times llama.cpp."""
+def truth_of(model):
+    """The first 400 tokens of a text, the logits behind them in float arithmetic on the dequantised weights, and how far
+    llama.cpp's CPU is from those."""
     with open(os.path.join(DATA, "text", "genesis.txt"), encoding="utf-8") as f:
         text = json.dumps({"text": f.read(4000)}) + "\n"
-    truth, theirs, ours = map(scratch, ("truth", "theirs", "ours"))
+    ids = json.loads(run([NOVA, "tokenize", "-m", model, "--jsonl"], input=text.encode()))["ids"][:400]
+    told, truth, theirs = ",".join(map(str, ids)), scratch("truth"), scratch("theirs")
+    lab("ref-logits", dequantised(model), told, truth, "F32")
+    os.remove(dequantised(model))
+    lab("ref-logits", model, told, theirs)
+    exact = floats(truth)
+    return ids, exact, nmse(floats(theirs), exact)
+
+
+def accuracy():
+    """Against float arithmetic on the dequantised weights no path is farther than 1.5 times llama.cpp."""
+    ours = scratch("ours")
     for source in (MODEL, SPARSE):
         for kind in ("Q4_1", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q8_0"):
             model = quantised(source, kind)
-            ids = json.loads(run([NOVA, "tokenize", "-m", model, "--jsonl"], input=text.encode()))["ids"][:400]
-            ids = ",".join(map(str, ids))
-            lab("ref-logits", dequantised(model), ids, truth, "F32")
-            os.remove(dequantised(model))
-            lab("ref-logits", model, ids, theirs)
-            exact = floats(truth)
-            errors = [nmse(floats(theirs), exact)]
+            ids, exact, llama = truth_of(model)
+            errors = [llama]
             for flags in (["--one-by-one"], []):
-                run([NOVA, "logits", "-m", model, "--ids", ids, "-o", ours] + flags)
+                run([NOVA, "logits", "-m", model, "--ids", ",".join(map(str, ids)), "-o", ours] + flags)
                 errors.append(nmse(floats(ours), exact))
             check(max(errors[1:]) <= 1.5 * errors[0], f"accuracy {os.path.basename(source).split('.')[0]} {kind}: nmse "
                   f"{errors[1]:.2e} one by one, {errors[2]:.2e} as a batch, llama.cpp {errors[0]:.2e}")
@@ -242,20 +249,12 @@ GPU_PLACES = {"all": [], "half": ["--gpu-layers=HALF"], "one": ["--gpu-layers=1"
 def gpu():
     """Every path on drivers that execute, against float arithmetic on the dequantised weights; all, half and one of the layers."""
     drivers = os.environ.get("NOVA_GPU_DRIVERS", "lavapipe swiftshader").split()
-    with open(os.path.join(DATA, "text", "genesis.txt"), encoding="utf-8") as f:
-        text = json.dumps({"text": f.read(4000)}) + "\n"
-    truth, theirs, ours = map(scratch, ("truth", "theirs", "ours"))
+    ours = scratch("ours")
     for source in (SPARSE, MODEL):
         for kind in os.environ.get("NOVA_GPU_KINDS", "F16 Q4_0 Q4_K_M Q6_K Q8_0").split():
             model = quantised(source, kind)
             info = json.loads(run([NOVA, "info", "-m", model, "--json"]))
-            every = json.loads(run([NOVA, "tokenize", "-m", model, "--jsonl"], input=text.encode()))["ids"][:400]
-            ids = ",".join(map(str, every))
-            lab("ref-logits", dequantised(model), ids, truth, "F32")
-            os.remove(dequantised(model))
-            lab("ref-logits", model, ids, theirs)
-            exact = floats(truth)
-            llama = nmse(floats(theirs), exact)
+            every, exact, llama = truth_of(model)
             for driver in drivers:
                 devices = json.loads(run(LAB[:-1] + [driver, NOVA, "info", "--devices", "--json"]))["gpus"]
                 for path, most in GPU_PATHS.items():

@@ -12,79 +12,14 @@
 
 #include NOVA_C
 
-#include "tiny_model.h"
+#include "rig.h"
 
 #define CONTEXT 200
 
-typedef struct rig {
-    nova_model   *model;
-    nova_engine  *engine;
-    nova_session *session;
-    nova_error    error;
-} rig;
-
 static nova_engine_desc desc_for(const char *device) {
-    nova_engine_desc d;
-    memset(&d, 0, sizeof d);
-    d.n_ctx     = CONTEXT;
-    d.n_threads = 2;
-    d.device    = device;
-    d.cache_k   = NOVA_CACHE_F32;
-    d.cache_v   = NOVA_CACHE_F32;
+    nova_engine_desc d = engine_desc(CONTEXT, 2);
+    d.device = device;
     return d;
-}
-
-static bool rig_open(rig *r, const tiny *t, const nova_engine_desc *ed, const nova_session_desc *sd) {
-    nova_model_desc md;
-    memset(&md, 0, sizeof md);
-    memset(r, 0, sizeof *r);
-    md.data    = t->bytes;
-    md.size    = t->n_bytes;
-    r->model   = nova_model_open(&md, &r->error);
-    r->engine  = nova_engine_open(r->model, ed, &r->error);
-    r->session = nova_session_open(r->engine, sd, &r->error);
-    return r->session != NULL;
-}
-
-static void rig_close(rig *r) {
-    nova_session_close(r->session);
-    nova_engine_close(r->engine);
-    nova_model_close(r->model);
-}
-
-typedef struct rows { float *p; size_t n; } rows;
-
-static bool keep_rows(void *user, size_t index, const float *logits) {
-    rows *r = (rows *)user;
-    memcpy(r->p + index * TINY_VOCAB, logits, TINY_VOCAB * sizeof *logits);
-    r->n++;
-    return true;
-}
-
-static float *score(rig *r, const int32_t *ids, uint32_t n, uint32_t step) {
-    float *all = (float *)calloc((size_t)n * TINY_VOCAB, sizeof *all);
-    for (uint32_t at = 0; at < n; at += step) {
-        rows out;
-        out.p = all + (size_t)at * TINY_VOCAB;
-        out.n = 0;
-        uint32_t m = at + step < n ? step : n - at;
-        CHECK(nova_session_score(r->session, ids + at, m, keep_rows, &out, &r->error) == NOVA_OK, "%s", r->error.message);
-        CHECK(out.n == m, "%zu rows for %u tokens", out.n, m);
-    }
-    return all;
-}
-
-static double nmse(const float *a, const double *b, size_t n) {
-    double err = 0, sum = 0;
-    for (size_t i = 0; i < n; i++) {
-        err += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        sum += b[i] * b[i];
-    }
-    return err / sum;
-}
-
-static void random_ids(int32_t *ids, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) ids[i] = (int32_t)(3 + test_below(TINY_VOCAB - 3));
 }
 
 /* ---- The same logits ---- */
@@ -92,8 +27,8 @@ static void random_ids(int32_t *ids, uint32_t n) {
 static void check_score(const tiny *t, const nova_engine_desc *d, const int32_t *ids, const double *right, uint32_t n,
                         uint32_t step, double most, const char *what) {
     rig r;
-    if (rig_open(&r, t, d, NULL)) {
-        float *got = score(&r, ids, n, step);
+    if (rig_try(&r, t, d, NULL)) {
+        float *got = score(r.session, ids, n, step, &r.error);
         double e   = nmse(got, right, (size_t)n * TINY_VOCAB);
         CHECK(e < most, "%s, %u layers, steps of %u: nmse %g", what, d->gpu_layers, step, e);
         free(got);
@@ -184,11 +119,11 @@ static void test_limits(void) {
     rig r;
     nova_engine_info info;
     memset(&info, 0, sizeof info);
-    if (rig_open(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
+    if (rig_try(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
     CHECK(info.gpu_layers == 3, "%u layers at low limits, %s", info.gpu_layers, r.error.message);
     rig_close(&r);
     d.n_batch = 4000, d.n_ctx = 4000;   /* buffers that are no bindings: the CPU's */
-    if (rig_open(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
+    if (rig_try(&r, &t, &d, NULL)) nova_engine_get_info(r.engine, &info);
     CHECK(info.n_ctx == 4000 && info.gpu_layers == 0, "%u layers where no buffer fits a binding, %s", info.gpu_layers, r.error.message);
     rig_close(&r);
     d.n_batch = 40, d.n_ctx = 64;
@@ -222,7 +157,7 @@ static void check_feed(const tiny *t, const nova_engine_desc *d, const int32_t *
     double           worst = 0;
     cpu.device = "cpu", cpu.vulkan = NULL;
     for (int k = 0; k < 2; k++) {
-        if (rig_open(&r[k], t, k ? d : &cpu, NULL) && nova_session_feed(r[k].session, ids, n, &r[k].error) == NOVA_OK)
+        if (rig_try(&r[k], t, k ? d : &cpu, NULL) && nova_session_feed(r[k].session, ids, n, &r[k].error) == NOVA_OK)
             logits[k] = nova_session_logits(r[k].session, &r[k].error);
         CHECK(logits[k] != NULL, "%s: %s", what, r[k].error.message);
     }
@@ -263,7 +198,7 @@ static void generate(const tiny *t, const nova_engine_desc *ed, uint32_t n_sessi
     memset(&sd, 0, sizeof sd);
     sd.limit = NOVA_LIMIT_SLIDE, sd.ignore_end = true;
     d.n_sessions = n_sessions;
-    if (!rig_open(&r, t, &d, &sd)) {
+    if (!rig_try(&r, t, &d, &sd)) {
         CHECK(false, "%s", r.error.message);
         rig_close(&r);
         return;
@@ -319,7 +254,7 @@ static void test_far_positions(void) {
         const int64_t     jump = ((int64_t)1 << 32) - 64 * 3;
         memset(&sd, 0, sizeof sd);
         sd.limit = NOVA_LIMIT_SLIDE;
-        CHECK(rig_open(&r, &t, &d, &sd), "%s", r.error.message);
+        CHECK(rig_try(&r, &t, &d, &sd), "%s", r.error.message);
         for (int i = 0; i < 150; i++) ids[i] = (int32_t)(3 + i * 11 % (TINY_VOCAB - 3));
         for (int i = 0; i < 6; i++) {   /* in the middle the jump; behind it the count passes 2^32 */
             CHECK(nova_session_feed(r.session, ids, 50 + 5 * (size_t)i, &r.error) == NOVA_OK, "%s", r.error.message);
@@ -355,7 +290,7 @@ static void test_no_allocation(void) {
         if (how) sd.sampler.temperature = 0.9f;
         sd.sampler.top_k = how == 1 ? 40 : how == 2 ? 200 : 0;
         d.alloc = faults_alloc, d.alloc_user = &heap;
-        CHECK(rig_open(&r, &t, &d, &sd) && nova_session_feed(r.session, ids, 12, &r.error) == NOVA_OK, "%s", r.error.message);
+        CHECK(rig_try(&r, &t, &d, &sd) && nova_session_feed(r.session, ids, 12, &r.error) == NOVA_OK, "%s", r.error.message);
         long before = heap.calls;
         for (int i = 0; i < 20; i++) CHECK(nova_session_next(r.session, &token, &r.error) == NOVA_OK, "%s", r.error.message);
         CHECK(heap.calls == before, "%ld allocations while 20 tokens were chosen, way %d", heap.calls - before, how);
@@ -385,7 +320,7 @@ static void test_cancel_batch(void) {
         memset(&sd, 0, sizeof sd);
         sd.ignore_end = true;
         d.n_sessions = N;
-        CHECK(rig_open(&r, &t, &d, &sd), "%s", r.error.message);
+        CHECK(rig_try(&r, &t, &d, &sd), "%s", r.error.message);
         sessions[0] = r.session;
         for (int s = 1; s < N; s++) sessions[s] = nova_session_open(r.engine, &sd, &r.error);
         for (int s = 0; s < N; s++) CHECK(nova_session_feed(sessions[s], ids + s % 3, 9, &r.error) == NOVA_OK, "%s", r.error.message);
@@ -429,12 +364,12 @@ static void test_cancel_and_budget(void) {
     tiny_make(&t, TINY_LAYERS, false);
     nova_engine_desc d = desc_for("gpu");
     d.progress = never;
-    CHECK(!rig_open(&r, &t, &d, NULL) && r.error.code == NOVA_CANCELLED, "loading cancelled: %s", r.error.message);
+    CHECK(!rig_try(&r, &t, &d, NULL) && r.error.code == NOVA_CANCELLED, "loading cancelled: %s", r.error.message);
     rig_close(&r);
     d.progress = NULL;
     nova_engine_info info;
     memset(&info, 0, sizeof info);
-    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
     if (r.engine) nova_engine_get_info(r.engine, &info);
     CHECK(info.gpu_layers == info.n_layers && info.vram_bytes > 0, "%u of %u layers, %llu bytes", info.gpu_layers, info.n_layers,
           (unsigned long long)info.vram_bytes);
@@ -450,7 +385,7 @@ static void test_cancel_and_budget(void) {
     for (uint64_t budget = (uint64_t)8 << 20; budget > 16384; budget = budget > info.vram_bytes + 262144 ? budget * 3 / 4 : budget * 63 / 64) {
         d.vram_bytes = budget;
         memset(&info, 0, sizeof info);
-        if (rig_open(&r, &t, &d, NULL)) {
+        if (rig_try(&r, &t, &d, NULL)) {
             nova_engine_get_info(r.engine, &info);
             CHECK(nova_session_feed(r.session, ids, 90, &r.error) == NOVA_OK, "%s", r.error.message);
         } else {
@@ -474,7 +409,7 @@ static void use_device(void *arg) {
     for (int i = 0; i < 3; i++) {
         nova_token token;
         int32_t    ids[12] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
-        bool good = rig_open(&r, t, &d, NULL) && nova_session_feed(r.session, ids, 12, &r.error) == NOVA_OK;
+        bool good = rig_try(&r, t, &d, NULL) && nova_session_feed(r.session, ids, 12, &r.error) == NOVA_OK;
         for (int k = 0; good && k < 4; k++) good = nova_session_next(r.session, &token, &r.error) >= 0;
         if (!good) r.error.code = NOVA_ERROR_DEVICE;
         rig_close(&r);
@@ -544,7 +479,7 @@ static void test_shared_device(void) {
     rig r;
     nova_engine_desc ed = desc_for("gpu");
     ed.vulkan = &v;
-    CHECK(!rig_open(&r, &t, &ed, NULL) && r.error.code == NOVA_ERROR_ARGUMENT, "%s", r.error.message);
+    CHECK(!rig_try(&r, &t, &ed, NULL) && r.error.code == NOVA_ERROR_ARGUMENT, "%s", r.error.message);
     rig_close(&r);
     vk_slice after;
     CHECK(vk_take(d, VK_USE_DEVICE, 1000, &after, &error) == NOVA_OK && vk_fill(d, &after, 7, &error) == NOVA_OK, "the host goes on: %s", error.message);
@@ -559,7 +494,7 @@ static void test_kept_pipelines(void) {
     rig  r;
     tiny_make(&t, 1, false);
     nova_engine_desc d = desc_for("gpu");
-    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
     size_t n = 0, again = 0;
     CHECK(nova_engine_gpu_cache(r.engine, NULL, 0, &n, &r.error) == NOVA_ERROR_TOO_SMALL && n > 0, "%zu bytes, %s", n, r.error.message);
     unsigned char *bytes = (unsigned char *)malloc(n + 64);
@@ -571,7 +506,7 @@ static void test_kept_pipelines(void) {
         d.gpu_cache      = copy;
         d.gpu_cache_size = damage == 1 ? again / 2 : damage == 2 ? 10 : damage == 3 ? 0 : again;
         if (damage > 3) copy[test_below((uint32_t)again)] ^= (unsigned char)(1 + test_below(255));
-        CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+        CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
         if (damage == 0) {   /* a driver may keep nothing in it; what it keeps it takes again */
             size_t more = 0;
             nova_engine_gpu_cache(r.engine, NULL, 0, &more, &r.error);
@@ -598,7 +533,7 @@ static void test_kernels(void) {
     tiny_make(&t, 1, false);
     nova_engine_desc d = desc_for("gpu");
     d.gpu_statistics = true;
-    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
     CHECK(nova_engine_kernels(r.engine, count_kernel, &n, &r.error) == NOVA_OK && n > 5, "%u kernels, %s", n, r.error.message);
     rig_close(&r);
     tiny_free(&t);
@@ -615,7 +550,7 @@ static nova_result run_all(const tiny *t, const char *device, faults *f, nova_en
     d.alloc = faults_alloc, d.alloc_user = f;
     nova_result result = NOVA_OK;
     memset(info, 0, sizeof *info);
-    if (!rig_open(&r, t, &d, NULL)) result = r.error.code;
+    if (!rig_try(&r, t, &d, NULL)) result = r.error.code;
     if (result == NOVA_OK) result = nova_session_feed(r.session, ids, 12, &r.error);
     for (int i = 0; result == NOVA_OK && i < 3; i++) {
         result = nova_session_next(r.session, &token, &r.error);
@@ -687,7 +622,7 @@ static void test_wait_faults(void) {
             nova_session_info info;
             memset(&vkf, 0, sizeof vkf);
             vkf.wait_at = n, vkf.code = VK_ERROR_OUT_OF_HOST_MEMORY;
-            bool open = rig_open(&r, &t, &d, NULL);
+            bool open = rig_try(&r, &t, &d, NULL);
             for (int k = 0; open && k < 2; k++) {   /* once in a prompt, once in a token */
                 nova_result result = nova_session_feed(r.session, ids, k ? 39 : 38, &r.error);
                 if (result == NOVA_OK && k == 0) result = nova_session_feed(r.session, ids + 38, 1, &r.error);
@@ -697,7 +632,7 @@ static void test_wait_faults(void) {
             hit = vkf.waits >= n;
             vkf.wait_at = 0;
             if (open) {
-                float *got = score(&r, ids, 40, 20);
+                float *got = score(r.session, ids, 40, 20, &r.error);
                 CHECK(nmse(got, right, 40 * TINY_VOCAB) < 1e-9, "wait %ld: the logits behind it", n);
                 free(got);
                 nova_session_get_info(r.session, &info);
@@ -736,13 +671,13 @@ static void test_names(void) {
     tiny_make(&t, 1, false);
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         nova_engine_desc d = desc_for(bad[i]);
-        CHECK(!rig_open(&r, &t, &d, NULL) && r.error.code < 0 && r.error.message[0], "device '%s' is taken", bad[i]);
+        CHECK(!rig_try(&r, &t, &d, NULL) && r.error.code < 0 && r.error.message[0], "device '%s' is taken", bad[i]);
         rig_close(&r);
     }
     nova_engine_desc d = desc_for("auto");
     nova_engine_info info;
     memset(&info, 0, sizeof info);
-    CHECK(rig_open(&r, &t, &d, NULL), "%s", r.error.message);
+    CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
     nova_engine_get_info(r.engine, &info);
     CHECK(info.gpu_layers == 0 || strcmp(info.device, "cpu"), "auto and %s", info.device);
     rig_close(&r);

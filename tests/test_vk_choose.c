@@ -1,16 +1,7 @@
 /* The choice of tokens on a Vulkan device, against a full sort. */
-#include "nova.c"
+#include "vk_guard.h"
 
-#include "test.h"
-
-#ifdef NOVA_NO_VULKAN
-
-int main(void) {
-    SKIP("built without Vulkan");
-    return test_end();
-}
-
-#else
+#ifndef NOVA_NO_VULKAN
 
 static vk_device *device;
 static nova_error problem;
@@ -168,15 +159,10 @@ static void run_all(void) {
 }
 
 int main(int argc, char **argv) {
-    host           h = host_init(NULL, NULL, NULL, NULL);
-    vk_device_desc desc;
+    host h = host_init(NULL, NULL, NULL, NULL);
     test_begin(1);
-    memset(&desc, 0, sizeof desc);
-    desc.want = "gpu";
-    if (vk_device_open(&device, &h, &desc, &problem) != NOVA_OK) {
-        SKIP("no device: %s", problem.message);
-        return test_end();
-    }
+    device = guarded_device(&h, 0, 0, false);
+    if (!device) return test_end();
     printf("%s\n", device->caps.name);
     OK(vk_take(device, VK_USE_DEVICE, 8u << 20, &all, &problem));
     if (argc > 1 && !strcmp(argv[1], "bench")) bench();

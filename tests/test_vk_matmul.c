@@ -1,21 +1,9 @@
 /* Multiplications for many columns on a Vulkan device: every path that the device has, every format, tile and epilogue,
  * against sums in double precision; with an argument "bench", their speed. */
-#define NOVA_TEST_STAYS
-#ifndef NOVA_C
-#define NOVA_C "../nova.c"
-#endif
-#include NOVA_C
-#include "test.h"
+#include "vk_guard.h"
 #include <time.h>
 
-#ifdef NOVA_NO_VULKAN
-int main(void) {
-    test_begin(1);
-    SKIP("built without Vulkan");
-    return test_end();
-}
-#else
-#include "vk_guard.h"
+#ifndef NOVA_NO_VULKAN
 
 /* ---- A problem ---- */
 

@@ -1,19 +1,7 @@
 /* The small kernels on a Vulkan device: norms, embedding, gathering, quantising, sums, against plain C. */
-#define NOVA_TEST_STAYS
-#ifndef NOVA_C
-#define NOVA_C "../nova.c"
-#endif
-#include NOVA_C
-#include "test.h"
-
-#ifdef NOVA_NO_VULKAN
-int main(void) {
-    test_begin(1);
-    SKIP("built without Vulkan");
-    return test_end();
-}
-#else
 #include "vk_guard.h"
+
+#ifndef NOVA_NO_VULKAN
 
 static float *floats_of(size_t n) {
     float *p = (float *)calloc(n ? n : 1, sizeof *p);

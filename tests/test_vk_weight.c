@@ -1,21 +1,9 @@
 /* Weights on a Vulkan device: the planar layouts against the README's words, in one part and in several, mapped and
  * staged; and the multiplications for 1 to 8 columns, every format, path and epilogue, against sums in double. */
-#define NOVA_TEST_STAYS
-#ifndef NOVA_C
-#define NOVA_C "../nova.c"
-#endif
-#include NOVA_C
-#include "test.h"
+#include "vk_guard.h"
 #include <time.h>
 
-#ifdef NOVA_NO_VULKAN
-int main(void) {
-    test_begin(1);
-    SKIP("built without Vulkan");
-    return test_end();
-}
-#else
-#include "vk_guard.h"
+#ifndef NOVA_NO_VULKAN
 
 /* ---- Layout ---- */
 

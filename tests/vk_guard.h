@@ -1,7 +1,27 @@
-/* For the tests of the Vulkan kernels: buffers between guards, weights of every format at random. To be included behind
- * nova.c and test.h. */
+/* For the tests of the Vulkan kernels, first of all in them: nova.c, a device, buffers between guards, weights of every format at
+ * random. Without Vulkan the program is a skip. */
 #ifndef NOVA_VK_GUARD_H
 #define NOVA_VK_GUARD_H
+
+#define NOVA_TEST_STAYS   /* the tests' own sums are compiled by the rules of nova.c */
+#ifndef NOVA_C
+#define NOVA_C "../nova.c"
+#endif
+#include NOVA_C
+
+#include "test.h"
+
+#ifdef NOVA_NO_VULKAN
+
+#ifndef GUARD_OWN_MAIN   /* who defines it says by himself that there is nothing to do */
+int main(void) {
+    test_begin(1);
+    SKIP("built without Vulkan");
+    return test_end();
+}
+#endif
+
+#else
 
 #define GUARD_BYTES 256u
 #define GUARD_WORD  0xffc5a5a5u   /* a NaN: whoever reads a guard shows it in his result */
@@ -121,4 +141,5 @@ static void random_weight_close(random_weight *r) {
     free(r->floats);
 }
 
+#endif
 #endif

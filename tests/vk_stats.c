@@ -2,21 +2,9 @@
  * statistics and, counted in its own disassembly, matrix, dot and packed instructions. Works on stand-ins, since
  * nothing runs. Arguments: a path alone ("matrix f16"), a format alone ("Q4_0"), "code" to see the first pipeline's.
  * Fails where something spills, or where a path over matrices has no matrix instruction. */
-#define NOVA_TEST_STAYS
-#ifndef NOVA_C
-#define NOVA_C "../nova.c"
-#endif
-#include NOVA_C
-#include "test.h"
-
-#ifdef NOVA_NO_VULKAN
-int main(void) {
-    test_begin(1);
-    SKIP("built without Vulkan");
-    return test_end();
-}
-#else
 #include "vk_guard.h"
+
+#ifndef NOVA_NO_VULKAN
 
 static uint32_t count_of(const char *text, const char *word) {
     uint32_t n = 0;

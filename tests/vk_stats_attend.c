@@ -1,18 +1,9 @@
 /* What the driver's compiler makes of attention and choice: registers, spills, scratch and, counted in the driver's own
  * disassembly, matrix instructions. Works on stand-ins, since nothing runs. An argument prints the disassembly of the pipelines
  * whose line begins with it. Fails where something spills, or where the matrix path has no matrix instruction. */
-#include "nova.c"
+#include "vk_guard.h"
 
-#include "test.h"
-
-#ifdef NOVA_NO_VULKAN
-
-int main(void) {
-    SKIP("built without Vulkan");
-    return test_end();
-}
-
-#else
+#ifndef NOVA_NO_VULKAN
 
 static nova_error problem;
 
@@ -31,59 +22,40 @@ static bool is_spill(const char *name, bool strict) {
 }
 
 /* Prints what the compiler says; gives what spilled. */
-static uint64_t statistics(const vk_device *d, const VkPipelineExecutableInfoKHR *info, bool strict) {
+static uint64_t spills_of(const vk_statistics *s, bool strict) {
     static const char *const shown[] = { "Instruction", "VGPRs", "GPRs", "Max Waves", "Occup", "LDS", "nverse", "Latency" };
-    VkPipelineExecutableStatisticKHR all[64];
-    uint32_t n = 64;
     uint64_t spills = 0;
-    memset(all, 0, sizeof all);
-    for (int i = 0; i < 64; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR;
-    d->api.GetPipelineExecutableStatisticsKHR(d->device, info, &n, all);
-    for (uint32_t i = 0; i < n; i++) {
-        bool show = is_spill(all[i].name, true) && all[i].value.u64;
-        if (is_spill(all[i].name, strict)) spills += all[i].value.u64;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t value = (uint64_t)s->values[i];
+        bool     show  = is_spill(s->names[i], true) && value;
+        if (is_spill(s->names[i], strict)) spills += value;
         else
-            for (size_t k = 0; k < COUNT_OF(shown); k++) show |= strstr(all[i].name, shown[k]) && !strstr(all[i].name, "SGPR");
-        if (show) printf(" %s %llu,", all[i].name, (unsigned long long)all[i].value.u64);
+            for (size_t k = 0; k < COUNT_OF(shown); k++) show |= strstr(s->names[i], shown[k]) && !strstr(s->names[i], "SGPR");
+        if (show) printf(" %s %llu,", s->names[i], (unsigned long long)value);
     }
     return spills;
 }
 
-/* Matrix instructions in the last text that has any: the machine's. */
-static uint32_t matrix_instructions(const vk_device *d, const VkPipelineExecutableInfoKHR *info, bool print) {
-    VkPipelineExecutableInternalRepresentationKHR all[16];
-    uint32_t n = 16, found = 0;
-    memset(all, 0, sizeof all);
-    for (int i = 0; i < 16; i++) all[i].sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR;
-    d->api.GetPipelineExecutableInternalRepresentationsKHR(d->device, info, &n, all);
-    for (uint32_t i = 0; i < n; i++) all[i].pData = calloc(1, all[i].dataSize + 1);
-    d->api.GetPipelineExecutableInternalRepresentationsKHR(d->device, info, &n, all);
-    for (uint32_t i = 0; i < n; i++) {
-        const char *text = (const char *)all[i].pData;
-        uint32_t    some = count_of(text, "hmma") + count_of(text, "v_wmma") + count_of(text, "v_swmmac");
-        if (some) found = some;
-        if (print) printf("\n==== %s\n%s\n", all[i].name, text);
-        free(all[i].pData);
-    }
-    return found;
-}
+static uint32_t matrix_instructions(const char *code) { return count_of(code, "hmma") + count_of(code, "v_wmma") + count_of(code, "v_swmmac"); }
 
 static void show(vk_device *d, vk_list *list, const char *what, const char *wanted, bool matrix) {
+    vk_statistics *s = (vk_statistics *)malloc(sizeof *s);
+    if (!s) exit(2);
     OK(vk_compile(d, list->at, list->n, &problem));
     for (uint32_t i = 0; i < list->n; i++) {
-        VkPipelineExecutableInfoKHR info;
         char name[128];
-        memset(&info, 0, sizeof info);
-        info.sType    = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INFO_KHR;
-        info.pipeline = d->pipelines[list->at[i].pipeline].handle;
+        OK(vk_statistics_get(d, list->at[i].pipeline, s, &problem));
         snprintf(name, sizeof name, "%s %s", vk_kernels[list->at[i].kernel].name, what);
         printf("%-28s %3u lanes:", name, list->at[i].spec[0]);
-        uint64_t spills = statistics(d, &info, matrix);
-        uint32_t found  = matrix_instructions(d, &info, wanted && !strncmp(name, wanted, strlen(wanted)));
+        uint64_t spills = spills_of(s, matrix);
+        uint32_t found  = s->code ? matrix_instructions(s->code) : 0;
         printf(" matrix %u\n", found);
+        if (s->code && wanted && !strncmp(name, wanted, strlen(wanted))) printf("%s\n", s->code);
         CHECK(spills == 0, "%s spills", name);
         CHECK(!matrix || found, "%s: no matrix instruction", name);
+        vk_statistics_free(d, s);
     }
+    free(s);
     vk_list_free(list);
 }
 
@@ -133,17 +105,11 @@ static void show_rest(vk_device *d, const char *wanted) {
 }
 
 int main(int argc, char **argv) {
-    host           h = host_init(NULL, NULL, NULL, NULL);
-    vk_device     *d;
-    vk_device_desc desc;
-    const char    *wanted = argc > 1 ? argv[1] : NULL;
+    host h = host_init(NULL, NULL, NULL, NULL);
+    const char *wanted = argc > 1 ? argv[1] : NULL;
     test_begin(1);
-    memset(&desc, 0, sizeof desc);
-    desc.want = "gpu";
-    if (vk_device_open(&d, &h, &desc, &problem) != NOVA_OK) {
-        SKIP("no device: %s", problem.message);
-        return test_end();
-    }
+    vk_device *d = guarded_device(&h, 0, 0, false);
+    if (!d) return test_end();
     printf("%s\n", d->caps.name);
     if (d->caps.can & VK_CAN_EXECUTABLE) {
         static const uint32_t dims[] = { 64, 80, 96, 128, 256 };

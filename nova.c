@@ -18815,7 +18815,7 @@ typedef VkResult (VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesK
     X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp) X(GetQueryPoolResults)
 #define VK_DEVICE_FUNCTIONS_OPTIONAL(X) \
     X(GetPipelineExecutablePropertiesKHR) X(GetPipelineExecutableStatisticsKHR) \
-    X(GetPipelineExecutableInternalRepresentationsKHR)
+    X(GetPipelineExecutableInternalRepresentationsKHR) X(GetMemoryHostPointerPropertiesEXT)
 
 #define VK_FUNCTION_MEMBER(name) PFN_vk##name name;
 
@@ -19004,6 +19004,7 @@ typedef struct vk_caps {
     vk_matrix matrices[VK_MATRICES];
     uint64_t  heap_bytes, heap_free;   /* of the device-local heap; free by the driver's budget, else = bytes */
     bool      unified;                 /* all device memory is host-visible */
+    uint64_t  import_align;            /* of host memory that is imported and its size */
     VkPhysicalDeviceMemoryProperties memory;
 } vk_caps;
 
@@ -19019,7 +19020,8 @@ typedef enum vk_use {
     VK_USE_DEVICE,            /* lives on the device; mapped only where all of its memory is, or a host-visible heap is large */
     VK_USE_UPLOAD,            /* the host writes, the device reads: coherent, device-local if possible */
     VK_USE_READBACK,          /* the device writes, the host reads: coherent, cached if possible */
-    VK_USE_COUNT
+    VK_USE_COUNT,
+    VK_USE_IMPORT = VK_USE_COUNT   /* memory of the host's that the device reads where it lies */
 } vk_use;
 
 typedef struct vk_block {
@@ -19060,6 +19062,8 @@ typedef struct vk_device_desc {
     const nova_vulkan *given; /* the host's device; NULL: open one. Read while opening alone */
     const void *cache;        /* of an earlier vk_cache_get */
     size_t      cache_size;
+    bool        measure;      /* only count: nothing is allocated, written or submitted */
+    bool        no_import;    /* never read memory of the host's where it lies */
     bool        staged;       /* never map device memory, even where it can be (tests) */
 } vk_device_desc;
 
@@ -19076,7 +19080,8 @@ typedef struct vk_device {
 
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
-    uint64_t         taken;            /* bytes of device-local memory */
+    uint64_t         taken;            /* bytes of the device's memory, with what the host writes into it directly ... */
+    uint64_t         imported;         /* ... and with these, which are the host's */
     uint64_t         expected;         /* bytes of slices that are still to be taken, as far as known: blocks are made to fit */
 
     VkDescriptorSetLayout set_layout;
@@ -19113,6 +19118,11 @@ static uint64_t    vk_slice_bytes(uint64_t size);   /* what a slice of this size
 /* What slices of `total` bytes, none larger than `largest`, leave unused at most at the ends of blocks. */
 static uint64_t    vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest);
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
+
+/* Makes memory of the host's a slice, which the device reads where it lies; its pages must stay, and as they are, until the close.
+ * False: that cannot be had here, and it is to be copied. Drivers refuse pages of a file late, when they are first used: so that
+ * is tried at once, and an error (DEVICE) is such a refusal, behind which the device is to be opened anew with `no_import`. */
+static nova_result vk_import(vk_device *d, const void *data, uint64_t size, vk_slice *out, bool *done, nova_error *error);
 
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
  * submitted later comes behind them. vk_read the other way, which waits. */
@@ -19289,8 +19299,10 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     VkPhysicalDeviceMaintenance3Properties                   sizes;
     VkPhysicalDeviceSubgroupSizeControlPropertiesEXT         sized;
     VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR     dot;
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT          host_memory;
     void *tail = &all;
     memset(&all, 0, sizeof all);
+    memset(&host_memory, 0, sizeof host_memory);
     memset(&sized, 0, sizeof sized);
     memset(&dot, 0, sizeof dot);
     all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
@@ -19300,6 +19312,8 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
         chain(&tail, &sized, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT, sizeof sized);
     if (offers(l, c->api, VK_API_VERSION_1_3, "VK_KHR_shader_integer_dot_product"))
         chain(&tail, &dot, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR, sizeof dot);
+    if (c->can & VK_CAN_IMPORT)
+        chain(&tail, &host_memory, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT, sizeof host_memory);
     api->GetPhysicalDeviceProperties2(p, &all);
 
     const VkPhysicalDeviceLimits *limits = &all.properties.limits;
@@ -19317,6 +19331,7 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
+    c->import_align = host_memory.minImportedHostPointerAlignment;
     c->max_bindings = limits->maxPerStageDescriptorStorageBuffers < limits->maxDescriptorSetStorageBuffers
                           ? limits->maxPerStageDescriptorStorageBuffers : limits->maxDescriptorSetStorageBuffers;
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
@@ -19349,10 +19364,21 @@ static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice
 
 /* ---- The instance ---- */
 
+/* A loader that has this extension hides drivers which only come near to Vulkan, as MoltenVK, from those who do not ask. */
+static bool offers_portability(const vk_api *api) {
+    VkExtensionProperties at[64];
+    uint32_t              n = COUNT_OF(at);
+    VkResult              r = api->EnumerateInstanceExtensionProperties(NULL, &n, at);
+    for (uint32_t i = 0; i < n && (r == VK_SUCCESS || r == VK_INCOMPLETE); i++)
+        if (!strcmp(at[i].extensionName, "VK_KHR_portability_enumeration")) return true;
+    return false;
+}
+
 static nova_result instance_open(vk_api *api, VkInstance *instance, nova_error *error) {
     uint32_t version = 0;
     VK_TRY(api->EnumerateInstanceVersion(&version), "asking for Vulkan's version");
     if (version < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "Vulkan here is 1.0: 1.1 is the least");
+    const char          *portability = "VK_KHR_portability_enumeration";
     VkApplicationInfo    app;
     VkInstanceCreateInfo info;
     memset(&app, 0, sizeof app);
@@ -19362,6 +19388,11 @@ static nova_result instance_open(vk_api *api, VkInstance *instance, nova_error *
     app.apiVersion       = version < VK_API_VERSION_1_3 ? version : VK_API_VERSION_1_3;
     info.sType           = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
     info.pApplicationInfo = &app;
+    if (offers_portability(api)) {
+        info.flags                   = 1;   /* VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR, which older headers lack */
+        info.enabledExtensionCount   = 1;
+        info.ppEnabledExtensionNames = &portability;
+    }
     VK_TRY(api->CreateInstance(&info, NULL, instance), "opening Vulkan");
     nova_result result = vk_api_instance(api, *instance, error);
     if (result != NOVA_OK && api->DestroyInstance) {
@@ -19378,11 +19409,19 @@ static nova_result list_physical(const vk_api *api, VkInstance instance, VkPhysi
     return NOVA_OK;
 }
 
+/* A device that does not answer is listed as one of Vulkan 1.0, which is never opened: the others are as good as before. */
+static nova_result ask_or_skip(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *out, nova_error *error) {
+    nova_result result = ask_device(api, h, p, out, error);
+    if (result == NOVA_OK || result == NOVA_ERROR_MEMORY) return result;
+    out->api = VK_API_VERSION_1_0;
+    return NOVA_OK;
+}
+
 static nova_result list_in_instance(const vk_api *api, const host *h, VkInstance instance, vk_caps *out, uint32_t capacity,
                                     uint32_t *n, nova_error *error) {
     VkPhysicalDevice devices[VK_MOST_DEVICES];
     TRY(list_physical(api, instance, devices, n, error));
-    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], error));
+    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_or_skip(api, h, devices[i], &out[i], error));
     return NOVA_OK;
 }
 
@@ -19463,8 +19502,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
     vk_caps         *caps = (vk_caps *)mem_zalloc(&d->h, VK_MOST_DEVICES * sizeof *caps);
     if (!caps) return fail_memory(error, VK_MOST_DEVICES * sizeof *caps, "the list of devices");
     nova_result result = list_physical(&d->api, d->instance, devices, &n, error);
-    for (uint32_t i = 0; result == NOVA_OK && i < n; i++)
-        result = ask_device(&d->api, &d->h, devices[i], &caps[i], error);
+    for (uint32_t i = 0; result == NOVA_OK && i < n; i++) result = ask_or_skip(&d->api, &d->h, devices[i], &caps[i], error);
     int chosen = result == NOVA_OK ? device_by_name(d->desc.want, caps, n) : -1;
     if (result == NOVA_OK && chosen < 0)
         result = fail(error, NOVA_ERROR_DEVICE, "device '%.32s': Vulkan has %u device%s here, none that fits", d->desc.want, n, n == 1 ? "" : "s");
@@ -19495,7 +19533,7 @@ static nova_result choose_family(vk_device *d, nova_error *error) {
 static const char *const wanted_extensions[] = {
     "VK_KHR_8bit_storage", "VK_KHR_shader_float16_int8", "VK_KHR_shader_integer_dot_product", "VK_EXT_subgroup_size_control",
     VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, "VK_KHR_vulkan_memory_model", "VK_KHR_pipeline_executable_properties",
-    "VK_EXT_memory_budget", "VK_KHR_portability_subset",
+    "VK_EXT_memory_budget", "VK_EXT_external_memory_host", "VK_KHR_portability_subset",
 };
 
 /* Only what is used is turned on: a driver may do less well with the rest. */
@@ -19832,42 +19870,61 @@ static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     return (f & rather) == rather ? 2 : 1;
 }
 
-/* `local`: in device-local memory or not at all. */
-static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, bool local, nova_error *error) {
-    VkMemoryAllocateInfo info;
-    VkResult             r    = VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    uint32_t             tried = 0;
-    memset(&info, 0, sizeof info);
-    info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
-    info.allocationSize = size;
-    for (int wish = 0; wish < (local ? 1 : 2); wish++)
-        for (int fit = 3; fit > 0; fit--)
-            for (uint32_t t = 0; t < d->caps.memory.memoryTypeCount; t++) {
-                if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
-                tried |= (uint32_t)1 << t;
-                info.memoryTypeIndex = t;
-                r = d->api.AllocateMemory(d->device, &info, NULL, &b->memory);
-                if (r != VK_SUCCESS) {
-                    b->memory = VK_NULL_HANDLE;
-                    continue;
-                }
-                VkMemoryPropertyFlags f = d->caps.memory.memoryTypes[t].propertyFlags;
-                void *map = NULL;
-                if ((f & VK_SEEN) != VK_SEEN || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
-                VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
-                if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
-                b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
-                b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
-                return NOVA_OK;
-            }
-    char what[96];
-    snprintf(what, sizeof what, "%llu bytes of device memory", (unsigned long long)size);
-    return vk_fail(error, r, what);
-}
-
 static uint64_t vram_limit(const vk_device *d) {
     uint64_t limit = d->desc.vram_limit;
     return limit && limit < d->caps.heap_free ? limit : d->caps.heap_free;
+}
+
+/* Does memory of this type, for this use, count as the device's? What is read back lies in main memory wherever there is a choice. */
+static bool is_counted(const vk_device *d, uint32_t type, vk_use use) {
+    bool local = d->caps.memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    return use == VK_USE_DEVICE || (use == VK_USE_UPLOAD && local && is_whole_heap(d, type));
+}
+
+/* Memory types in the order in which they are tried; gives their number. `local`: device-local ones alone. */
+static uint32_t order_types(const vk_device *d, vk_use use, uint32_t type_bits, uint64_t size, bool local, uint32_t out[VK_MAX_MEMORY_TYPES]) {
+    uint32_t n = 0, tried = 0;
+    for (int wish = 0; wish < (local ? 1 : 2); wish++)
+        for (int fit = 3; fit > 0; fit--)
+            for (uint32_t t = 0; t < d->caps.memory.memoryTypeCount; t++) {
+                if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, use, wish) != fit) continue;
+                if (use != VK_USE_DEVICE && is_counted(d, t, use) && d->taken + size > vram_limit(d)) continue;
+                tried |= (uint32_t)1 << t;
+                out[n++] = t;
+            }
+    return n;
+}
+
+static nova_result map_block(vk_device *d, vk_block *b, VkMemoryPropertyFlags f, nova_error *error) {
+    void *map = NULL;
+    if ((f & VK_SEEN) != VK_SEEN || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
+    VkResult r = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
+    if (r != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, r, "mapping device memory");
+    b->map    = r == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
+    b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
+    return NOVA_OK;
+}
+
+static nova_result allocate(vk_device *d, vk_block *b, const VkMemoryRequirements *need, bool local, nova_error *error) {
+    VkMemoryAllocateInfo info;
+    VkResult             r = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    uint32_t             types[VK_MAX_MEMORY_TYPES], n = order_types(d, b->use, need->memoryTypeBits, need->size, local, types);
+    char                 what[96];
+    memset(&info, 0, sizeof info);
+    info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    info.allocationSize = need->size;
+    for (uint32_t i = 0; i < n; i++) {
+        info.memoryTypeIndex = types[i];
+        if (!d->desc.measure) r = d->api.AllocateMemory(d->device, &info, NULL, &b->memory);
+        if (r != VK_SUCCESS && !d->desc.measure) {
+            b->memory = VK_NULL_HANDLE;
+            continue;
+        }
+        if (is_counted(d, types[i], b->use)) d->taken += need->size;
+        return d->desc.measure ? NOVA_OK : map_block(d, b, d->caps.memory.memoryTypes[types[i]].propertyFlags, error);
+    }
+    snprintf(what, sizeof what, "%llu bytes of device memory", (unsigned long long)need->size);
+    return vk_fail(error, r, what);
 }
 
 static nova_result beyond_limit(const vk_device *d, uint64_t size, nova_error *error) {
@@ -19885,10 +19942,10 @@ static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, bool loc
     VK_TRY(d->api.CreateBuffer(d->device, &info, NULL, &b->buffer), "a buffer");
     d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
     if (b->use == VK_USE_DEVICE && d->taken + need.size > vram_limit(d)) return beyond_limit(d, need.size, error);
-    TRY(allocate(d, b, need.memoryTypeBits, need.size, local, error));
-    VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
+    TRY(allocate(d, b, &need, local, error));
     b->size = size;
-    if (b->use == VK_USE_DEVICE) d->taken += need.size;
+    if (d->desc.measure) return NOVA_OK;
+    VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
     if (b->use != VK_USE_DEVICE && b->map) memset(b->map, 0, (size_t)size);
     return NOVA_OK;
 }
@@ -19915,25 +19972,34 @@ static uint64_t block_size(const vk_device *d, vk_use use, uint64_t least) {
     return size < least ? least : size;
 }
 
-static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
-    uint64_t size = block_size(d, use, least);
-    if (size > d->caps.max_alloc)
-        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
-                    (unsigned long long)d->caps.max_alloc);
-    if (use == VK_USE_DEVICE && d->taken + size > vram_limit(d)) return beyond_limit(d, size, error);
+/* A further block, counted at once: closing takes back what it has got by then. */
+static nova_result block_new(vk_device *d, vk_use use, vk_block **out, nova_error *error) {
     if (d->n_blocks == d->cap_blocks) {
         uint32_t  cap = d->cap_blocks ? 2 * d->cap_blocks : 16;
         vk_block *more = (vk_block *)mem_resize(&d->h, d->blocks, d->cap_blocks * sizeof *more, cap * sizeof *more);
         if (!more) return fail_memory(error, cap * sizeof *more, "device memory blocks");
         d->blocks = more, d->cap_blocks = cap;
     }
-    vk_block *b = &d->blocks[d->n_blocks++];   /* counted at once: closing takes back what it has got by then */
-    memset(b, 0, sizeof *b);
-    b->use = use;
+    *out = &d->blocks[d->n_blocks++];
+    memset(*out, 0, sizeof **out);
+    (*out)->use = use;
+    return NOVA_OK;
+}
+
+static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
+    uint64_t  size = block_size(d, use, least);
+    vk_block *b;
+    if (size > d->caps.max_alloc)
+        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
+                    (unsigned long long)d->caps.max_alloc);
+    if (use == VK_USE_DEVICE && d->taken + size > vram_limit(d)) return beyond_limit(d, size, error);
+    TRY(block_new(d, use, &b, error));
     if (size > least) {   /* so much at once may be more than there is in one piece */
+        uint64_t taken = d->taken;
         if (block_open(d, b, size, use == VK_USE_DEVICE, NULL) == NOVA_OK) return NOVA_OK;
         block_close(d, b);
-        b->use = use;
+        b->use   = use;
+        d->taken = taken;
     }
     return block_open(d, b, least, false, error);
 }
@@ -20062,10 +20128,12 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
     d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
 }
 
+static uint64_t stage_size(const vk_device *d) { return d->caps.max_alloc < VK_STAGING ? d->caps.max_alloc : VK_STAGING; }
+
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
     if (s->commands) return NOVA_OK;
     if (!d->stage_pool) TRY(create_command_pool(d, VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, &d->stage_pool, error));
-    if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, VK_STAGING, &s->bytes, error));
+    if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, stage_size(d), &s->bytes, error));
     if (!s->fence) TRY(create_fence(d, &s->fence, error));
     return commands_take(d, d->stage_pool, &s->commands, error);
 }
@@ -20087,8 +20155,8 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
         memcpy(to->map + offset, data, (size_t)size);
         return NOVA_OK;
     }
-    for (uint64_t at = 0; at < size; at += VK_STAGING) {
-        uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
+    for (uint64_t at = 0; at < size && !d->desc.measure; at += stage_size(d)) {
+        uint64_t  n = size - at < stage_size(d) ? size - at : stage_size(d);
         vk_stage *s;
         TRY(stage_next(d, &s, error));
         memcpy(s->bytes.map, (const uint8_t *)data + at, (size_t)n);
@@ -20104,8 +20172,8 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         memcpy(data, from->map + offset, (size_t)size);
         return NOVA_OK;
     }
-    for (uint64_t at = 0; at < size; at += VK_STAGING) {
-        uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
+    for (uint64_t at = 0; at < size; at += stage_size(d)) {
+        uint64_t  n = size - at < stage_size(d) ? size - at : stage_size(d);
         vk_stage *s;
         TRY(stage_next(d, &s, error));
         TRY(commands_start(d, s->commands, true, error));
@@ -20117,8 +20185,91 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
     return NOVA_OK;
 }
 
+/* ---- The host's memory ---- */
+
+/* A buffer over `size` bytes from `at` on, both multiples of import_align. */
+static bool import_block(vk_device *d, vk_block *b, void *at, uint64_t size) {
+    const VkExternalMemoryHandleTypeFlagBits kind = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+    VkExternalMemoryBufferCreateInfo outside;
+    VkBufferCreateInfo               info;
+    VkMemoryRequirements             need;
+    VkMemoryHostPointerPropertiesEXT pointer;
+    VkImportMemoryHostPointerInfoEXT import;
+    VkMemoryAllocateInfo             memory;
+    memset(&outside, 0, sizeof outside);
+    memset(&info, 0, sizeof info);
+    memset(&pointer, 0, sizeof pointer);
+    memset(&import, 0, sizeof import);
+    memset(&memory, 0, sizeof memory);
+    outside.sType       = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO;
+    outside.handleTypes = kind;
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
+    info.pNext = &outside;
+    info.size  = size;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT;
+    pointer.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT;
+    if (d->api.CreateBuffer(d->device, &info, NULL, &b->buffer) != VK_SUCCESS) return b->buffer = VK_NULL_HANDLE, false;
+    d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
+    if (need.size > size || d->api.GetMemoryHostPointerPropertiesEXT(d->device, kind, at, &pointer) != VK_SUCCESS) return false;
+    import.sType        = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT;
+    import.handleType   = kind;
+    import.pHostPointer = at;
+    memory.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    memory.pNext          = &import;
+    memory.allocationSize = size;
+    while (memory.memoryTypeIndex < d->caps.memory.memoryTypeCount && !(need.memoryTypeBits & pointer.memoryTypeBits & 1u << memory.memoryTypeIndex))
+        memory.memoryTypeIndex++;
+    if (memory.memoryTypeIndex == d->caps.memory.memoryTypeCount) return false;
+    if (d->api.AllocateMemory(d->device, &memory, NULL, &b->memory) != VK_SUCCESS) return b->memory = VK_NULL_HANDLE, false;
+    b->size = b->used = size;
+    return d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0) == VK_SUCCESS;
+}
+
+/* Has the device a look at both ends of imported memory. */
+static nova_result try_import(vk_device *d, const vk_slice *s, const void *data, bool *same, nova_error *error) {
+    uint8_t  seen[16];
+    uint64_t ends[2] = {0, s->size - sizeof seen};
+    *same = true;
+    for (int i = 0; i < 2; i++) {
+        TRY(vk_read(d, s, ends[i], seen, sizeof seen, error));
+        *same = *same && !memcmp(seen, (const uint8_t *)data + ends[i], sizeof seen);
+    }
+    return NOVA_OK;
+}
+
+/* As a slice of its own, which is planned for in any case. */
+static void count_import(vk_device *d, uint64_t size) {
+    uint64_t slice = vk_slice_bytes(size);
+    d->imported += size, d->taken += size;
+    d->expected -= slice < d->expected ? slice : d->expected;
+}
+
+static nova_result vk_import(vk_device *d, const void *data, uint64_t size, vk_slice *out, bool *done, nova_error *error) {
+    uint64_t  align = d->caps.import_align, before = align ? (uintptr_t)data % align : 0, whole;
+    vk_block *b;
+    *done = false;
+    if (!(d->caps.can & VK_CAN_IMPORT) || !d->caps.unified || d->desc.no_import || d->desc.staged) return NOVA_OK;
+    if (!align || before % d->caps.align || before % 16 || size % 4 || size < 4096 || !d->api.GetMemoryHostPointerPropertiesEXT) return NOVA_OK;
+    whole = (before + size + align - 1) / align * align;
+    if (whole > d->caps.max_alloc || d->taken + size > vram_limit(d)) return NOVA_OK;
+    if (d->desc.measure) return count_import(d, size), *done = true, NOVA_OK;
+    TRY(block_new(d, VK_USE_IMPORT, &b, error));
+    if (import_block(d, b, (uint8_t *)(uintptr_t)data - before, whole)) {
+        memset(out, 0, sizeof *out);
+        out->buffer = b->buffer, out->offset = before, out->size = size;
+        count_import(d, size);
+        TRY(try_import(d, out, data, done, error));
+        if (*done) return NOVA_OK;
+        d->imported -= size, d->taken -= size, d->expected += vk_slice_bytes(size);
+    }
+    block_close(d, b);
+    d->n_blocks--;
+    return NOVA_OK;
+}
+
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error) {
     VkCommandBuffer commands = VK_NULL_HANDLE;
+    if (d->desc.measure) return NOVA_OK;
     TRY(commands_begin(d, &commands, error));
     d->api.CmdFillBuffer(commands, to->buffer, to->offset, to->size & ~(uint64_t)3, word);
     return commands_run(d, commands, error);
@@ -29264,6 +29415,19 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
     return result;
 }
 
+/* Where the file has the planar layout already and the device can read it there. Only the largest weight is looked for. */
+static nova_result load_in_place(vk_device *d, const planar_layout *l, const weight *w, vk_part *part, float *largest, bool *done, nova_error *error) {
+    const uint8_t *rows = w->data + (size_t)part->row * w->row_bytes;
+    *done = false;
+    if (l->block || w->n_in % 32 != 0) return NOVA_OK;
+    TRY(vk_import(d, rows, (uint64_t)part->n_rows * w->row_bytes, &part->bytes, done, error));
+    for (uint32_t r = 0; *done && r < part->n_rows; r++) {
+        float f = largest_of_row(l, rows + (size_t)r * w->row_bytes, w);
+        if (!(f <= *largest) && *largest == *largest) *largest = f;
+    }
+    return NOVA_OK;
+}
+
 static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_weight *out, nova_error *error) {
     uint64_t bytes[VK_PLANES], starts[VK_PLANES];
     memset(out, 0, sizeof *out);
@@ -29283,11 +29447,16 @@ static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_we
         vk_part *part = &out->parts[i];
         part->row     = i * rows;
         part->n_rows  = rows < w->n_out - part->row ? rows : w->n_out - part->row;
-        TRY(vk_take(d, VK_USE_DEVICE, part_bytes(bytes, part->n_rows, starts), &part->bytes, error));
+        bool     in_place;
+        uint64_t size = part_bytes(bytes, part->n_rows, starts);
+        TRY(load_in_place(d, l, w, part, &out->largest, &in_place, error));
+        if (in_place) continue;   /* one plane alone, which begins at 0 */
+        TRY(vk_take(d, VK_USE_DEVICE, size, &part->bytes, error));
         part->codes  = (uint32_t)(starts[0] / 4);
         part->high   = (uint32_t)(starts[1] / 4);
         part->scales = (uint32_t)(starts[2] / 4);
         part->extra  = (uint32_t)(starts[3] / 4);
+        if (d->desc.measure) continue;
         if (part->bytes.map) load_mapped(l, w, part, bytes, starts, &out->largest);
         else TRY(load_pieces(d, l, w, part, bytes, starts, &out->largest, error));
     }
@@ -30586,7 +30755,8 @@ typedef struct vk_machine {
  * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
 static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
-/* Loads weights with progress, makes the pipelines, records. The device stays the caller's.
+/* Loads weights with progress, makes the pipelines, records; on a device that only measures it counts what it would take and
+ * cannot run. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error);
 static void        vk_machine_close(vk_machine *m);
@@ -30602,8 +30772,8 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
 /* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
 static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
 
-/* See nova_engine_kernels. */
-static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error);
+/* See nova_engine_kernels; *go_on becomes what `fn` last said. */
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, bool *go_on, nova_error *error);
 
 /* Columns that a pass may have so that a submit stays short, by what was measured so far. */
 static uint32_t vk_machine_columns(const vk_machine *m);
@@ -30777,7 +30947,7 @@ static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, ui
     if (c.n_rows) sum_slice(&s, vk_choose_scratch(d, &c));
     for (uint32_t i = desc->op_first; i < desc->op_last; i++) sum_op(&s, d, desc, &desc->prog->ops[i]);
     *bytes = s.total;
-    *room  = s.total + vk_blocks_waste(d, s.total, s.largest);
+    *room  = s.total + vk_blocks_waste(d, s.total, s.largest) + VK_BLOCK_HOST;   /* in whose block `now` is */
     return s.fits;
 }
 
@@ -30843,7 +31013,7 @@ static nova_result load_all(vk_machine *m, nova_error *error) {
     if (!m->tensors || !m->vectors || !m->operands) return fail_memory(error, (size_t)n * 256, "the device's tensors");
     for (uint32_t i = 0; i < n; i++) {
         TRY(load_op(m, &m->desc.prog->ops[first + i], error));
-        if (m->desc.progress && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
+        if (m->desc.progress && !m->dev->desc.measure && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
             return fail(error, NOVA_CANCELLED, "cancelled");
     }
     return NOVA_OK;
@@ -31450,7 +31620,7 @@ static nova_result tell_kernel(vk_machine *m, uint32_t index, uint32_t n_token, 
     return result;
 }
 
-static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error) {
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, bool *go_on, nova_error *error) {
     vk_list     token, prompt;
     pass_shape  shape;
     uint32_t   *n_token = NULL, *n_prompt = NULL;
@@ -31463,10 +31633,9 @@ static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *us
     list_ops(m, &prompt, m->desc.op_first, m->desc.op_last, &shape);
     nova_result result = count_pipelines(m, &token, &n_token, &token_bytes, error);
     if (result == NOVA_OK) result = count_pipelines(m, &prompt, &n_prompt, &prompt_bytes, error);
-    bool go_on = true;
-    for (uint32_t i = 0; result == NOVA_OK && go_on && i < m->dev->n_pipelines; i++) {
+    for (uint32_t i = 0; result == NOVA_OK && *go_on && i < m->dev->n_pipelines; i++) {
         uint32_t of_token = (i + 1) * sizeof *n_token < token_bytes ? n_token[i] : 0;
-        if (of_token || n_prompt[i]) result = tell_kernel(m, i, of_token, n_prompt[i], fn, user, &go_on, error);
+        if (of_token || n_prompt[i]) result = tell_kernel(m, i, of_token, n_prompt[i], fn, user, go_on, error);
     }
     mem_free(&m->h, n_token, token_bytes);
     mem_free(&m->h, n_prompt, prompt_bytes);
@@ -31490,6 +31659,15 @@ static nova_result take_choices(vk_machine *m, nova_error *error) {
     return vk_take(m->dev, VK_USE_READBACK, c.n_rows * vk_choose_row_bytes(c.k), &m->choices, error);
 }
 
+/* What any number of sessions may ask for: no token waits or takes memory for it. */
+static nova_result record_all(vk_machine *m, nova_error *error) {
+    uint32_t most = (uint32_t)size_min(size_min(VK_REPLAYED, m->desc.n_seqs), m->desc.n_logits);
+    for (uint32_t n = 1; n <= most; n++)
+        for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
+            if (kind == 0 || m->choices.size) TRY(record_replayed(m, n, kind, error));
+    return NOVA_OK;
+}
+
 static nova_result machine_begin(vk_machine *m, nova_error *error) {
     vk_device *d = m->dev;
     uint64_t   bytes, room;
@@ -31500,15 +31678,14 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(take_buffers(m, error));
     TRY(take_partial(m, error));
     TRY(load_all(m, error));
+    TRY(take_choices(m, error));
+    if (d->desc.measure) return NOVA_OK;
     TRY(create_fence(d, &m->fence, error));
     TRY(create_command_pool(d, 0, &m->replay_pool, error));
     TRY(create_command_pool(d, 0, &m->once_pool, error));
     TRY(commands_take(m->dev, m->once_pool, &m->once, error));
-    TRY(take_choices(m, error));
     d->expected = 0;
-    for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
-        if (kind == 0 || m->choices.size) TRY(record_replayed(m, 1, kind, error));   /* no token waits or takes memory for it */
-    return NOVA_OK;
+    return record_all(m, error);
 }
 
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {
@@ -31567,9 +31744,12 @@ typedef struct gpu_desc {
     const char       *device;          /* as in nova_engine_desc, not NULL */
     uint64_t          vram;            /* bytes to use at most; 0: what the driver offers */
     uint32_t          n_layers;        /* layers to take at most, the output counting as one; UINT32_MAX: all */
-    uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
+    uint32_t          n_ctx, n_seqs, n_logits, max_pages;
+    uint32_t          n_batch;         /* columns of a pass that the CPU has a part in ... */
+    uint32_t          n_batch_whole;   /* ... and of one that it has none in, where GPUs take the whole program */
+    bool              measure;         /* only count what would be taken: the group cannot run */
     uint32_t          without, force;  /* NOVA_GPU_... */
-    bool              statistics;
+    bool              statistics, no_import;
     const nova_vulkan *vulkan;
     const void       *cache;
     size_t            cache_size;
@@ -31584,6 +31764,8 @@ typedef struct gpu_group gpu_group;
 static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error);
 static void        gpu_close(gpu_group *g);
 
+/* Columns that a pass may have at most; UINT32_MAX for NULL. */
+static uint32_t    gpu_batch(const gpu_group *g);
 /* Operations from this one on are the GPU's; n_ops for NULL. */
 static uint32_t gpu_first_op(const gpu_group *g, const program *p);
 static bool     gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer);
@@ -31610,7 +31792,7 @@ static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *err
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
-    uint64_t    n_submits, n_dispatches, n_barriers, wait_ns, longest_ns, vram_bytes;
+    uint64_t    n_submits, n_dispatches, n_barriers, wait_ns, longest_ns, vram_bytes, imported_bytes;
     const char *name;
     uint32_t    n_layers;              /* on GPUs, the output counting as one */
 } gpu_stats;
@@ -31631,6 +31813,7 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
     return fail(error, NOVA_ERROR_DEVICE, "device '%.32s': this nova was built without Vulkan", desc->device);
 }
 static void     gpu_close(gpu_group *g) { (void)g; }
+static uint32_t gpu_batch(const gpu_group *g) { return (void)g, UINT32_MAX; }
 static uint32_t gpu_first_op(const gpu_group *g, const program *p) { return (void)g, p->n_ops; }
 static bool     gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer) { return (void)g, (void)p, (void)layer, false; }
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) { return (void)g, (void)row, (const gpu_choices *)NULL; }
@@ -31664,7 +31847,7 @@ struct gpu_group {
     uint32_t    n;
     vk_device  *devices[GPU_MOST];
     vk_machine *machines[GPU_MOST];      /* one behind the other */
-    uint32_t    first_op, n_layers;
+    uint32_t    first_op, n_layers, n_batch;
     float      *x;                       /* what crosses from one device to the next: [n_batch][n_embd] */
     size_t      x_bytes, ld_x;
 };
@@ -31700,6 +31883,8 @@ static nova_result open_devices(gpu_group *g, const gpu_desc *desc, nova_error *
     d.as_gpu        = desc->force != 0;
     d.no_matrix_f16 = (desc->without & NOVA_GPU_MATRIX_F16) != 0;
     d.no_matrix_s8  = (desc->without & NOVA_GPU_MATRIX_S8) != 0;
+    d.measure    = desc->measure;
+    d.no_import  = desc->no_import;
     d.staged     = (desc->without & NOVA_GPU_MAPPED) != 0;
     d.vram_limit = desc->vram;
     d.given      = desc->vulkan;
@@ -31724,13 +31909,13 @@ static uint32_t layer_begin(const program *p, uint32_t il) {
     return i;
 }
 
-static vk_machine_desc machine_desc(const gpu_desc *d, uint32_t first, uint32_t last) {
+static vk_machine_desc machine_desc(const gpu_desc *d, uint32_t n_batch, uint32_t first, uint32_t last) {
     vk_machine_desc m;
     memset(&m, 0, sizeof m);
     m.model = d->model, m.prog = d->prog, m.kv = d->kv;
     m.op_first = first, m.op_last = last;
     m.force = d->force;
-    m.n_ctx = d->n_ctx, m.n_batch = d->n_batch, m.n_seqs = d->n_seqs, m.n_logits = d->n_logits, m.max_pages = d->max_pages;
+    m.n_ctx = d->n_ctx, m.n_batch = n_batch, m.n_seqs = d->n_seqs, m.n_logits = d->n_logits, m.max_pages = d->max_pages;
     m.progress = d->progress, m.progress_user = d->progress_user;
     return m;
 }
@@ -31757,18 +31942,18 @@ static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_de
 
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the
  * output being one; what was taken is subtracted. */
-static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last, uint32_t *allowed) {
+static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t n_batch, uint32_t last, uint32_t *allowed) {
     const program *p     = d->prog;
     uint32_t       first = last, layer = d->model->n_layer;
     while (layer > 0 && layer_begin(p, layer - 1) >= last) layer--;   /* layers that others have */
     uint32_t next = last > p->n_body ? p->n_body : layer > 0 ? layer_begin(p, layer - 1) : last;
     while (*allowed && next < first) {
         uint32_t begin = next == layer_begin(p, 0) ? 0 : next;        /* the first layer brings the embedding */
-        vk_machine_desc m = machine_desc(d, begin, last);
+        vk_machine_desc m = machine_desc(d, n_batch, begin, last);
         if (!fits_on(dev, d, &m)) {
             if (begin == next) break;
             begin = next;                                              /* the embedding alone does not fit */
-            m = machine_desc(d, begin, last);
+            m = machine_desc(d, n_batch, begin, last);
             if (!fits_on(dev, d, &m)) break;
         }
         first = begin;
@@ -31787,21 +31972,29 @@ static uint32_t count_layers(const program *p, uint32_t first) {
 }
 
 /* Shares the program's end among the devices, the last of which gets the output: as many layers as fit, evenly where there is
- * room for all. */
-static nova_result open_machines(gpu_group *g, const gpu_desc *desc, nova_error *error) {
+ * room for all. Gives each device's first operation; the next one's, or n_ops, ends it. */
+static void place(const gpu_group *g, const gpu_desc *desc, uint32_t n_batch, uint32_t first[GPU_MOST]) {
     uint32_t allowed = desc->n_layers, last = desc->prog->n_ops;
     uint32_t share = g->n > 1 ? (desc->model->n_layer + 1 + g->n - 1) / g->n : UINT32_MAX;
-    for (uint32_t k = g->n; k-- > 0;) {
+    for (uint32_t k = g->n; k-- > 0; last = first[k]) {
         uint32_t take = allowed < share || k == 0 ? allowed : share, before = take;
-        uint32_t first = place_on(g->devices[k], desc, last, &take);
+        first[k] = place_on(g->devices[k], desc, n_batch, last, &take);
         allowed -= before - take;
-        if (first == last) continue;
-        vk_machine_desc m = machine_desc(desc, first, last);
-        TRY(vk_machine_open(&g->machines[k], &g->h, g->devices[k], &m, error));
-        last = first;
     }
-    g->first_op = last;
-    g->n_layers = count_layers(desc->prog, last);
+}
+
+static nova_result open_machines(gpu_group *g, const gpu_desc *desc, nova_error *error) {
+    uint32_t first[GPU_MOST], last = desc->prog->n_ops;
+    g->n_batch = desc->n_batch_whole;
+    place(g, desc, g->n_batch, first);
+    if (first[0] != 0 && g->n_batch != desc->n_batch) place(g, desc, g->n_batch = desc->n_batch, first);
+    for (uint32_t k = g->n; k-- > 0; last = first[k]) {
+        if (first[k] == last) continue;
+        vk_machine_desc m = machine_desc(desc, g->n_batch, first[k], last);
+        TRY(vk_machine_open(&g->machines[k], &g->h, g->devices[k], &m, error));
+    }
+    g->first_op = first[0];
+    g->n_layers = count_layers(desc->prog, first[0]);
     return NOVA_OK;
 }
 
@@ -31810,9 +32003,25 @@ static nova_result gpu_begin(gpu_group *g, const gpu_desc *desc, nova_error *err
     TRY(open_machines(g, desc, error));
     if (g->n == 1) return NOVA_OK;
     g->ld_x    = desc->prog->width[BUF_X];
-    g->x_bytes = desc->n_batch * g->ld_x * sizeof(float);
+    g->x_bytes = g->n_batch * g->ld_x * sizeof(float);
     g->x       = (float *)mem_alloc(&g->h, g->x_bytes);
     return g->x ? NOVA_OK : fail_memory(error, g->x_bytes, "what crosses between devices");
+}
+
+static bool has_imported(const gpu_group *g) {
+    for (uint32_t k = 0; k < g->n; k++)
+        if (g->devices[k]->imported) return true;
+    return false;
+}
+
+static void group_empty(gpu_group *g) {
+    for (uint32_t k = 0; k < GPU_MOST; k++) {
+        vk_machine_close(g->machines[k]);
+        vk_device_close(g->devices[k]);
+        g->machines[k] = NULL, g->devices[k] = NULL;
+    }
+    mem_free(&g->h, g->x, g->x_bytes);
+    g->n = 0, g->x = NULL, g->x_bytes = 0;
 }
 
 static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error) {
@@ -31825,6 +32034,13 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
     nova_error why;
     error_clear(&why);
     nova_result result = gpu_begin(g, desc, &why);
+    if (result == NOVA_ERROR_DEVICE && has_imported(g)) {   /* a driver that refused the file's pages late, and with them the device */
+        gpu_desc again = *desc;
+        again.no_import = true;
+        log_text(h, NOVA_LOG_INFO, "the GPU does not read the file where it lies: %s", why.message);
+        group_empty(g);
+        result = gpu_begin(g, &again, &why);
+    }
     if (result == NOVA_OK && g->n_layers) {
         *out = g;
         return NOVA_OK;
@@ -31843,16 +32059,13 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
 static void gpu_close(gpu_group *g) {
     if (!g) return;
     host h = g->h;
-    for (uint32_t k = 0; k < GPU_MOST; k++) {
-        vk_machine_close(g->machines[k]);
-        vk_device_close(g->devices[k]);
-    }
-    mem_free(&h, g->x, g->x_bytes);
+    group_empty(g);
     mem_free(&h, g, sizeof *g);
 }
 
 /* ---- Running ---- */
 
+static uint32_t gpu_batch(const gpu_group *g) { return g ? g->n_batch : UINT32_MAX; }
 static uint32_t gpu_first_op(const gpu_group *g, const program *p) { return g ? g->first_op : p->n_ops; }
 
 static bool gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer) {
@@ -31905,8 +32118,9 @@ static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *err
 }
 
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error) {
-    for (uint32_t k = 0; g && k < g->n; k++)
-        if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, error));
+    bool go_on = true;
+    for (uint32_t k = 0; g && go_on && k < g->n; k++)
+        if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, &go_on, error));
     return NOVA_OK;
 }
 
@@ -31923,6 +32137,7 @@ static void gpu_get_stats(const gpu_group *g, gpu_stats *out) {
         out->wait_ns += g->machines[k]->wait_ns;
         if (g->machines[k]->longest_ns > out->longest_ns) out->longest_ns = g->machines[k]->longest_ns;
         out->vram_bytes += g->devices[k]->taken;
+        out->imported_bytes += g->devices[k]->imported;
     }
 }
 
@@ -32415,6 +32630,7 @@ static nova_result sampler_pick(sampler *s, const float *logits, const int32_t *
 /* Everything that a descriptor and its defaults come to. */
 typedef struct engine_plan {
     uint32_t  n_ctx, n_sessions, n_batch, n_logits, n_threads;
+    uint32_t  n_batch_whole;           /* where GPUs take the whole program */
     uint32_t  type_k, type_v;          /* tensor_type */
     cpu_level level;
 } engine_plan;
@@ -32451,7 +32667,7 @@ struct nova_engine {
 #define DEFAULT_BATCH    512
 #define DEFAULT_THREADS  16
 #define SMALLEST_BATCH   32
-#define BATCH_BYTES      ((size_t)14 << 20)   /* that default batches keep their buffers within */
+#define BATCH_BYTES      ((size_t)14 << 20)   /* that default batches keep the CPU's buffers within */
 #define LOGIT_BYTES      ((size_t)6 << 20)
 #define MOST_LOGITS      32
 
@@ -32506,13 +32722,10 @@ static nova_result engine_plan_make(engine_plan *plan, const nova_model *m, cons
 }
 
 static void plan_batch(engine_plan *plan, const nova_engine_desc *d, const program *p) {
-    size_t n = d->n_batch;
-    if (n == 0) {
-        n = size_min(DEFAULT_BATCH, BATCH_BYTES / column_bytes(p) / 8 * 8);
-        n = size_max(n, SMALLEST_BATCH);
-    }
-    n = size_min(n, (size_t)plan->n_ctx * plan->n_sessions);
-    plan->n_batch  = (uint32_t)size_max(n, plan->n_sessions);   /* a column for each session at least */
+    size_t n = d->n_batch, whole = d->n_batch ? d->n_batch : DEFAULT_BATCH, most = (size_t)plan->n_ctx * plan->n_sessions;
+    if (n == 0) n = size_max(SMALLEST_BATCH, size_min(DEFAULT_BATCH, BATCH_BYTES / column_bytes(p) / 8 * 8));
+    plan->n_batch       = (uint32_t)size_max(size_min(n, most), plan->n_sessions);   /* a column for each session at least */
+    plan->n_batch_whole = (uint32_t)size_max(size_min(whole, most), plan->n_sessions);
     plan->n_logits = (uint32_t)size_min(plan->n_logits, plan->n_batch);
 }
 
@@ -32553,8 +32766,6 @@ static uint8_t *line_aligned(uint8_t *p) { return p + (CACHE_LINE - (uintptr_t)p
 
 static nova_result cache_take(nova_engine *e, nova_error *error) {
     kv_pool *kv = &e->kv;
-    for (uint32_t il = 0; il < kv->n_layer; il++)
-        if (gpu_has_layer(e->gpu, &e->prog, il)) e->cache_bytes -= kv->layers[il].page_bytes * kv->n_pages;
     e->cache       = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
     kv->free_pages = (uint32_t *)arena_alloc(&e->a, kv->n_pages * sizeof(uint32_t));
     if (!e->cache || !kv->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
@@ -32576,12 +32787,12 @@ static size_t scratch_layout(nova_engine *e, uint8_t *base) {
     c->model     = e->model;
     c->prog      = &e->prog;
     c->kv        = &e->kv;
-    c->n_batch   = e->plan.n_batch;
+    c->n_batch   = gpu_first_op(e->gpu, &e->prog) == 0 ? e->plan.n_sessions : e->plan.n_batch;   /* nothing to run: for little */
     c->n_seqs    = e->plan.n_sessions;
     c->n_logits  = e->plan.n_logits;
     c->n_threads = e->plan.n_threads;
     size_t at = cpu_layout(c, base);
-    e->ids          = (int32_t *)(void *)carve(base, &at, c->n_batch * sizeof(int32_t));
+    e->ids          = (int32_t *)(void *)carve(base, &at, e->plan.n_batch * sizeof(int32_t));
     e->runs         = (pass_run *)(void *)carve(base, &at, c->n_seqs * sizeof(pass_run));
     e->run_sessions = (nova_session **)(void *)carve(base, &at, c->n_seqs * sizeof(nova_session *));
     return at;
@@ -32592,12 +32803,10 @@ static nova_result engine_measure(nova_engine *e, const nova_engine_desc *d, nov
     TRY(engine_plan_make(&e->plan, e->model, d, error));
     TRY(program_build(&e->prog, &e->a, e->model, e->plan.n_ctx, error));
     plan_batch(&e->plan, d, &e->prog);
-    TRY(cache_measure(e, error));
-    e->scratch_bytes = scratch_layout(e, NULL) + CACHE_LINE;
-    return NOVA_OK;
+    return cache_measure(e, error);
 }
 
-static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_error *error) {
+static nova_result gpus_open(nova_engine *e, const nova_engine_desc *d, bool measure, nova_error *error) {
     gpu_desc g;
     memset(&g, 0, sizeof g);
     g.model     = e->model;
@@ -32608,6 +32817,8 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     g.n_layers  = d->gpu_layers ? d->gpu_layers : UINT32_MAX;
     g.n_ctx     = e->plan.n_ctx;
     g.n_batch   = e->plan.n_batch;
+    g.n_batch_whole = e->plan.n_batch_whole;
+    g.measure   = measure;
     g.n_seqs    = e->plan.n_sessions;
     g.n_logits  = e->plan.n_logits;
     g.max_pages = kv_pages_for(e->plan.n_ctx);
@@ -32622,8 +32833,18 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     return gpu_open(&e->gpu, &e->h, &g, error);
 }
 
+/* Gives GPUs their part, and says what is left to the CPU. */
+static nova_result engine_place(nova_engine *e, const nova_engine_desc *d, bool measure, nova_error *error) {
+    TRY(gpus_open(e, d, measure, error));
+    if (e->gpu) e->plan.n_batch = gpu_batch(e->gpu);
+    for (uint32_t il = 0; il < e->kv.n_layer; il++)
+        if (gpu_has_layer(e->gpu, &e->prog, il)) e->cache_bytes -= e->kv.layers[il].page_bytes * e->kv.n_pages;
+    e->scratch_bytes = scratch_layout(e, NULL) + CACHE_LINE;
+    return NOVA_OK;
+}
+
 static nova_result engine_take(nova_engine *e, const nova_engine_desc *d, nova_error *error) {
-    TRY(gpus_take(e, d, error));
+    TRY(engine_place(e, d, false, error));
     TRY(cache_take(e, error));
     e->scratch = (uint8_t *)mem_alloc(&e->h, e->scratch_bytes);
     if (!e->scratch) return fail_memory(error, e->scratch_bytes, "the engine's buffers");
@@ -32702,6 +32923,7 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     gpu_get_stats(engine->gpu, &gpus);
     info->device        = gpus.name ? gpus.name : "cpu";
     info->vram_bytes    = gpus.vram_bytes;
+    info->imported_bytes = gpus.imported_bytes;
     info->n_layers      = engine->model->n_layer + 1;
     info->gpu_layers    = gpus.n_layers;
     info->n_submits     = gpus.n_submits;
@@ -32742,7 +32964,9 @@ NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine
     nova_engine *e = engine_new(model, desc, error);
     if (!e) return NOVA_ERROR_MEMORY;
     nova_result result = engine_measure(e, desc, error);
+    if (result == NOVA_OK) result = engine_place(e, desc, true, error);
     if (result == NOVA_OK) nova_engine_get_info(e, info);
+    if (result == NOVA_OK && e->gpu) info->device = "gpu";   /* its name goes with it */
     nova_engine_close(e);
     return result;
 }

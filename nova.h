@@ -305,7 +305,8 @@ typedef struct nova_engine_info {
     uint32_t    n_ctx, n_sessions, n_batch, n_threads;
     uint64_t    cache_bytes;      /* the cache pages */
     uint64_t    scratch_bytes;    /* everything else that was taken */
-    uint64_t    vram_bytes;       /* of a GPU */
+    uint64_t    vram_bytes;       /* of GPUs */
+    uint64_t    imported_bytes;   /* of these: pages of the file, which a GPU that shares the main memory reads where they lie */
     const char *cpu;              /* the instruction set in use: "plain", "avx2", "avx512" */
     const char *device;           /* "cpu", or the GPU's name */
     uint32_t    n_ops;            /* operations a token */
@@ -340,7 +341,9 @@ typedef bool (*nova_kernel_fn)(void *user, const nova_kernel_info *kernel);
 NOVA_API nova_result nova_engine_kernels(nova_engine *engine, nova_kernel_fn fn, void *user, nova_error *error);
 
 /* What nova_engine_open would take for this descriptor, without taking it: cache_bytes, scratch_bytes and vram_bytes of
- * `info`, and the numbers that defaults resolve to. Errors: ARGUMENT, UNSUPPORTED. */
+ * `info`, the layers that would go to GPUs, and the numbers that defaults resolve to; `device` is "cpu" or "gpu". Where a GPU is
+ * meant it is opened and closed again. vram_bytes holds as long as others leave the GPU as much free memory as now.
+ * Errors: as nova_engine_open. */
 NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine_desc *desc, nova_engine_info *info,
                                       nova_error *error);
 

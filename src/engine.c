@@ -5,7 +5,7 @@
 #define DEFAULT_BATCH    512
 #define DEFAULT_THREADS  16
 #define SMALLEST_BATCH   32
-#define BATCH_BYTES      ((size_t)14 << 20)   /* that default batches keep their buffers within */
+#define BATCH_BYTES      ((size_t)14 << 20)   /* that default batches keep the CPU's buffers within */
 #define LOGIT_BYTES      ((size_t)6 << 20)
 #define MOST_LOGITS      32
 
@@ -60,13 +60,10 @@ static nova_result engine_plan_make(engine_plan *plan, const nova_model *m, cons
 }
 
 static void plan_batch(engine_plan *plan, const nova_engine_desc *d, const program *p) {
-    size_t n = d->n_batch;
-    if (n == 0) {
-        n = size_min(DEFAULT_BATCH, BATCH_BYTES / column_bytes(p) / 8 * 8);
-        n = size_max(n, SMALLEST_BATCH);
-    }
-    n = size_min(n, (size_t)plan->n_ctx * plan->n_sessions);
-    plan->n_batch  = (uint32_t)size_max(n, plan->n_sessions);   /* a column for each session at least */
+    size_t n = d->n_batch, whole = d->n_batch ? d->n_batch : DEFAULT_BATCH, most = (size_t)plan->n_ctx * plan->n_sessions;
+    if (n == 0) n = size_max(SMALLEST_BATCH, size_min(DEFAULT_BATCH, BATCH_BYTES / column_bytes(p) / 8 * 8));
+    plan->n_batch       = (uint32_t)size_max(size_min(n, most), plan->n_sessions);   /* a column for each session at least */
+    plan->n_batch_whole = (uint32_t)size_max(size_min(whole, most), plan->n_sessions);
     plan->n_logits = (uint32_t)size_min(plan->n_logits, plan->n_batch);
 }
 
@@ -107,8 +104,6 @@ static uint8_t *line_aligned(uint8_t *p) { return p + (CACHE_LINE - (uintptr_t)p
 
 static nova_result cache_take(nova_engine *e, nova_error *error) {
     kv_pool *kv = &e->kv;
-    for (uint32_t il = 0; il < kv->n_layer; il++)
-        if (gpu_has_layer(e->gpu, &e->prog, il)) e->cache_bytes -= kv->layers[il].page_bytes * kv->n_pages;
     e->cache       = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
     kv->free_pages = (uint32_t *)arena_alloc(&e->a, kv->n_pages * sizeof(uint32_t));
     if (!e->cache || !kv->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
@@ -130,12 +125,12 @@ static size_t scratch_layout(nova_engine *e, uint8_t *base) {
     c->model     = e->model;
     c->prog      = &e->prog;
     c->kv        = &e->kv;
-    c->n_batch   = e->plan.n_batch;
+    c->n_batch   = gpu_first_op(e->gpu, &e->prog) == 0 ? e->plan.n_sessions : e->plan.n_batch;   /* nothing to run: for little */
     c->n_seqs    = e->plan.n_sessions;
     c->n_logits  = e->plan.n_logits;
     c->n_threads = e->plan.n_threads;
     size_t at = cpu_layout(c, base);
-    e->ids          = (int32_t *)(void *)carve(base, &at, c->n_batch * sizeof(int32_t));
+    e->ids          = (int32_t *)(void *)carve(base, &at, e->plan.n_batch * sizeof(int32_t));
     e->runs         = (pass_run *)(void *)carve(base, &at, c->n_seqs * sizeof(pass_run));
     e->run_sessions = (nova_session **)(void *)carve(base, &at, c->n_seqs * sizeof(nova_session *));
     return at;
@@ -146,12 +141,10 @@ static nova_result engine_measure(nova_engine *e, const nova_engine_desc *d, nov
     TRY(engine_plan_make(&e->plan, e->model, d, error));
     TRY(program_build(&e->prog, &e->a, e->model, e->plan.n_ctx, error));
     plan_batch(&e->plan, d, &e->prog);
-    TRY(cache_measure(e, error));
-    e->scratch_bytes = scratch_layout(e, NULL) + CACHE_LINE;
-    return NOVA_OK;
+    return cache_measure(e, error);
 }
 
-static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_error *error) {
+static nova_result gpus_open(nova_engine *e, const nova_engine_desc *d, bool measure, nova_error *error) {
     gpu_desc g;
     memset(&g, 0, sizeof g);
     g.model     = e->model;
@@ -162,6 +155,8 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     g.n_layers  = d->gpu_layers ? d->gpu_layers : UINT32_MAX;
     g.n_ctx     = e->plan.n_ctx;
     g.n_batch   = e->plan.n_batch;
+    g.n_batch_whole = e->plan.n_batch_whole;
+    g.measure   = measure;
     g.n_seqs    = e->plan.n_sessions;
     g.n_logits  = e->plan.n_logits;
     g.max_pages = kv_pages_for(e->plan.n_ctx);
@@ -176,8 +171,18 @@ static nova_result gpus_take(nova_engine *e, const nova_engine_desc *d, nova_err
     return gpu_open(&e->gpu, &e->h, &g, error);
 }
 
+/* Gives GPUs their part, and says what is left to the CPU. */
+static nova_result engine_place(nova_engine *e, const nova_engine_desc *d, bool measure, nova_error *error) {
+    TRY(gpus_open(e, d, measure, error));
+    if (e->gpu) e->plan.n_batch = gpu_batch(e->gpu);
+    for (uint32_t il = 0; il < e->kv.n_layer; il++)
+        if (gpu_has_layer(e->gpu, &e->prog, il)) e->cache_bytes -= e->kv.layers[il].page_bytes * e->kv.n_pages;
+    e->scratch_bytes = scratch_layout(e, NULL) + CACHE_LINE;
+    return NOVA_OK;
+}
+
 static nova_result engine_take(nova_engine *e, const nova_engine_desc *d, nova_error *error) {
-    TRY(gpus_take(e, d, error));
+    TRY(engine_place(e, d, false, error));
     TRY(cache_take(e, error));
     e->scratch = (uint8_t *)mem_alloc(&e->h, e->scratch_bytes);
     if (!e->scratch) return fail_memory(error, e->scratch_bytes, "the engine's buffers");
@@ -256,6 +261,7 @@ NOVA_API void nova_engine_get_info(const nova_engine *engine, nova_engine_info *
     gpu_get_stats(engine->gpu, &gpus);
     info->device        = gpus.name ? gpus.name : "cpu";
     info->vram_bytes    = gpus.vram_bytes;
+    info->imported_bytes = gpus.imported_bytes;
     info->n_layers      = engine->model->n_layer + 1;
     info->gpu_layers    = gpus.n_layers;
     info->n_submits     = gpus.n_submits;
@@ -296,7 +302,9 @@ NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine
     nova_engine *e = engine_new(model, desc, error);
     if (!e) return NOVA_ERROR_MEMORY;
     nova_result result = engine_measure(e, desc, error);
+    if (result == NOVA_OK) result = engine_place(e, desc, true, error);
     if (result == NOVA_OK) nova_engine_get_info(e, info);
+    if (result == NOVA_OK && e->gpu) info->device = "gpu";   /* its name goes with it */
     nova_engine_close(e);
     return result;
 }

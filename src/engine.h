@@ -7,6 +7,7 @@
 /* Everything that a descriptor and its defaults come to. */
 typedef struct engine_plan {
     uint32_t  n_ctx, n_sessions, n_batch, n_logits, n_threads;
+    uint32_t  n_batch_whole;           /* where GPUs take the whole program */
     uint32_t  type_k, type_v;          /* tensor_type */
     cpu_level level;
 } engine_plan;

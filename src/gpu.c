@@ -11,6 +11,7 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
     return fail(error, NOVA_ERROR_DEVICE, "device '%.32s': this nova was built without Vulkan", desc->device);
 }
 static void     gpu_close(gpu_group *g) { (void)g; }
+static uint32_t gpu_batch(const gpu_group *g) { return (void)g, UINT32_MAX; }
 static uint32_t gpu_first_op(const gpu_group *g, const program *p) { return (void)g, p->n_ops; }
 static bool     gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer) { return (void)g, (void)p, (void)layer, false; }
 static const gpu_choices *gpu_get_choices(const gpu_group *g, uint32_t row) { return (void)g, (void)row, (const gpu_choices *)NULL; }
@@ -44,7 +45,7 @@ struct gpu_group {
     uint32_t    n;
     vk_device  *devices[GPU_MOST];
     vk_machine *machines[GPU_MOST];      /* one behind the other */
-    uint32_t    first_op, n_layers;
+    uint32_t    first_op, n_layers, n_batch;
     float      *x;                       /* what crosses from one device to the next: [n_batch][n_embd] */
     size_t      x_bytes, ld_x;
 };
@@ -80,6 +81,8 @@ static nova_result open_devices(gpu_group *g, const gpu_desc *desc, nova_error *
     d.as_gpu        = desc->force != 0;
     d.no_matrix_f16 = (desc->without & NOVA_GPU_MATRIX_F16) != 0;
     d.no_matrix_s8  = (desc->without & NOVA_GPU_MATRIX_S8) != 0;
+    d.measure    = desc->measure;
+    d.no_import  = desc->no_import;
     d.staged     = (desc->without & NOVA_GPU_MAPPED) != 0;
     d.vram_limit = desc->vram;
     d.given      = desc->vulkan;
@@ -104,13 +107,13 @@ static uint32_t layer_begin(const program *p, uint32_t il) {
     return i;
 }
 
-static vk_machine_desc machine_desc(const gpu_desc *d, uint32_t first, uint32_t last) {
+static vk_machine_desc machine_desc(const gpu_desc *d, uint32_t n_batch, uint32_t first, uint32_t last) {
     vk_machine_desc m;
     memset(&m, 0, sizeof m);
     m.model = d->model, m.prog = d->prog, m.kv = d->kv;
     m.op_first = first, m.op_last = last;
     m.force = d->force;
-    m.n_ctx = d->n_ctx, m.n_batch = d->n_batch, m.n_seqs = d->n_seqs, m.n_logits = d->n_logits, m.max_pages = d->max_pages;
+    m.n_ctx = d->n_ctx, m.n_batch = n_batch, m.n_seqs = d->n_seqs, m.n_logits = d->n_logits, m.max_pages = d->max_pages;
     m.progress = d->progress, m.progress_user = d->progress_user;
     return m;
 }
@@ -137,18 +140,18 @@ static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_de
 
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the
  * output being one; what was taken is subtracted. */
-static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t last, uint32_t *allowed) {
+static uint32_t place_on(const vk_device *dev, const gpu_desc *d, uint32_t n_batch, uint32_t last, uint32_t *allowed) {
     const program *p     = d->prog;
     uint32_t       first = last, layer = d->model->n_layer;
     while (layer > 0 && layer_begin(p, layer - 1) >= last) layer--;   /* layers that others have */
     uint32_t next = last > p->n_body ? p->n_body : layer > 0 ? layer_begin(p, layer - 1) : last;
     while (*allowed && next < first) {
         uint32_t begin = next == layer_begin(p, 0) ? 0 : next;        /* the first layer brings the embedding */
-        vk_machine_desc m = machine_desc(d, begin, last);
+        vk_machine_desc m = machine_desc(d, n_batch, begin, last);
         if (!fits_on(dev, d, &m)) {
             if (begin == next) break;
             begin = next;                                              /* the embedding alone does not fit */
-            m = machine_desc(d, begin, last);
+            m = machine_desc(d, n_batch, begin, last);
             if (!fits_on(dev, d, &m)) break;
         }
         first = begin;
@@ -167,21 +170,29 @@ static uint32_t count_layers(const program *p, uint32_t first) {
 }
 
 /* Shares the program's end among the devices, the last of which gets the output: as many layers as fit, evenly where there is
- * room for all. */
-static nova_result open_machines(gpu_group *g, const gpu_desc *desc, nova_error *error) {
+ * room for all. Gives each device's first operation; the next one's, or n_ops, ends it. */
+static void place(const gpu_group *g, const gpu_desc *desc, uint32_t n_batch, uint32_t first[GPU_MOST]) {
     uint32_t allowed = desc->n_layers, last = desc->prog->n_ops;
     uint32_t share = g->n > 1 ? (desc->model->n_layer + 1 + g->n - 1) / g->n : UINT32_MAX;
-    for (uint32_t k = g->n; k-- > 0;) {
+    for (uint32_t k = g->n; k-- > 0; last = first[k]) {
         uint32_t take = allowed < share || k == 0 ? allowed : share, before = take;
-        uint32_t first = place_on(g->devices[k], desc, last, &take);
+        first[k] = place_on(g->devices[k], desc, n_batch, last, &take);
         allowed -= before - take;
-        if (first == last) continue;
-        vk_machine_desc m = machine_desc(desc, first, last);
-        TRY(vk_machine_open(&g->machines[k], &g->h, g->devices[k], &m, error));
-        last = first;
     }
-    g->first_op = last;
-    g->n_layers = count_layers(desc->prog, last);
+}
+
+static nova_result open_machines(gpu_group *g, const gpu_desc *desc, nova_error *error) {
+    uint32_t first[GPU_MOST], last = desc->prog->n_ops;
+    g->n_batch = desc->n_batch_whole;
+    place(g, desc, g->n_batch, first);
+    if (first[0] != 0 && g->n_batch != desc->n_batch) place(g, desc, g->n_batch = desc->n_batch, first);
+    for (uint32_t k = g->n; k-- > 0; last = first[k]) {
+        if (first[k] == last) continue;
+        vk_machine_desc m = machine_desc(desc, g->n_batch, first[k], last);
+        TRY(vk_machine_open(&g->machines[k], &g->h, g->devices[k], &m, error));
+    }
+    g->first_op = first[0];
+    g->n_layers = count_layers(desc->prog, first[0]);
     return NOVA_OK;
 }
 
@@ -190,9 +201,25 @@ static nova_result gpu_begin(gpu_group *g, const gpu_desc *desc, nova_error *err
     TRY(open_machines(g, desc, error));
     if (g->n == 1) return NOVA_OK;
     g->ld_x    = desc->prog->width[BUF_X];
-    g->x_bytes = desc->n_batch * g->ld_x * sizeof(float);
+    g->x_bytes = g->n_batch * g->ld_x * sizeof(float);
     g->x       = (float *)mem_alloc(&g->h, g->x_bytes);
     return g->x ? NOVA_OK : fail_memory(error, g->x_bytes, "what crosses between devices");
+}
+
+static bool has_imported(const gpu_group *g) {
+    for (uint32_t k = 0; k < g->n; k++)
+        if (g->devices[k]->imported) return true;
+    return false;
+}
+
+static void group_empty(gpu_group *g) {
+    for (uint32_t k = 0; k < GPU_MOST; k++) {
+        vk_machine_close(g->machines[k]);
+        vk_device_close(g->devices[k]);
+        g->machines[k] = NULL, g->devices[k] = NULL;
+    }
+    mem_free(&g->h, g->x, g->x_bytes);
+    g->n = 0, g->x = NULL, g->x_bytes = 0;
 }
 
 static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error) {
@@ -205,6 +232,13 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
     nova_error why;
     error_clear(&why);
     nova_result result = gpu_begin(g, desc, &why);
+    if (result == NOVA_ERROR_DEVICE && has_imported(g)) {   /* a driver that refused the file's pages late, and with them the device */
+        gpu_desc again = *desc;
+        again.no_import = true;
+        log_text(h, NOVA_LOG_INFO, "the GPU does not read the file where it lies: %s", why.message);
+        group_empty(g);
+        result = gpu_begin(g, &again, &why);
+    }
     if (result == NOVA_OK && g->n_layers) {
         *out = g;
         return NOVA_OK;
@@ -223,16 +257,13 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
 static void gpu_close(gpu_group *g) {
     if (!g) return;
     host h = g->h;
-    for (uint32_t k = 0; k < GPU_MOST; k++) {
-        vk_machine_close(g->machines[k]);
-        vk_device_close(g->devices[k]);
-    }
-    mem_free(&h, g->x, g->x_bytes);
+    group_empty(g);
     mem_free(&h, g, sizeof *g);
 }
 
 /* ---- Running ---- */
 
+static uint32_t gpu_batch(const gpu_group *g) { return g ? g->n_batch : UINT32_MAX; }
 static uint32_t gpu_first_op(const gpu_group *g, const program *p) { return g ? g->first_op : p->n_ops; }
 
 static bool gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer) {
@@ -285,8 +316,9 @@ static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *err
 }
 
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error) {
-    for (uint32_t k = 0; g && k < g->n; k++)
-        if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, error));
+    bool go_on = true;
+    for (uint32_t k = 0; g && go_on && k < g->n; k++)
+        if (g->machines[k]) TRY(vk_machine_kernels(g->machines[k], fn, user, &go_on, error));
     return NOVA_OK;
 }
 
@@ -303,6 +335,7 @@ static void gpu_get_stats(const gpu_group *g, gpu_stats *out) {
         out->wait_ns += g->machines[k]->wait_ns;
         if (g->machines[k]->longest_ns > out->longest_ns) out->longest_ns = g->machines[k]->longest_ns;
         out->vram_bytes += g->devices[k]->taken;
+        out->imported_bytes += g->devices[k]->imported;
     }
 }
 

@@ -13,9 +13,12 @@ typedef struct gpu_desc {
     const char       *device;          /* as in nova_engine_desc, not NULL */
     uint64_t          vram;            /* bytes to use at most; 0: what the driver offers */
     uint32_t          n_layers;        /* layers to take at most, the output counting as one; UINT32_MAX: all */
-    uint32_t          n_ctx, n_batch, n_seqs, n_logits, max_pages;
+    uint32_t          n_ctx, n_seqs, n_logits, max_pages;
+    uint32_t          n_batch;         /* columns of a pass that the CPU has a part in ... */
+    uint32_t          n_batch_whole;   /* ... and of one that it has none in, where GPUs take the whole program */
+    bool              measure;         /* only count what would be taken: the group cannot run */
     uint32_t          without, force;  /* NOVA_GPU_... */
-    bool              statistics;
+    bool              statistics, no_import;
     const nova_vulkan *vulkan;
     const void       *cache;
     size_t            cache_size;
@@ -30,6 +33,8 @@ typedef struct gpu_group gpu_group;
 static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error);
 static void        gpu_close(gpu_group *g);
 
+/* Columns that a pass may have at most; UINT32_MAX for NULL. */
+static uint32_t    gpu_batch(const gpu_group *g);
 /* Operations from this one on are the GPU's; n_ops for NULL. */
 static uint32_t gpu_first_op(const gpu_group *g, const program *p);
 static bool     gpu_has_layer(const gpu_group *g, const program *p, uint32_t layer);
@@ -56,7 +61,7 @@ static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *err
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 
 typedef struct gpu_stats {
-    uint64_t    n_submits, n_dispatches, n_barriers, wait_ns, longest_ns, vram_bytes;
+    uint64_t    n_submits, n_dispatches, n_barriers, wait_ns, longest_ns, vram_bytes, imported_bytes;
     const char *name;
     uint32_t    n_layers;              /* on GPUs, the output counting as one */
 } gpu_stats;

@@ -76,7 +76,7 @@ typedef VkResult (VKAPI_PTR *PFN_vkGetPhysicalDeviceCooperativeMatrixPropertiesK
     X(DestroyQueryPool) X(CmdResetQueryPool) X(CmdWriteTimestamp) X(GetQueryPoolResults)
 #define VK_DEVICE_FUNCTIONS_OPTIONAL(X) \
     X(GetPipelineExecutablePropertiesKHR) X(GetPipelineExecutableStatisticsKHR) \
-    X(GetPipelineExecutableInternalRepresentationsKHR)
+    X(GetPipelineExecutableInternalRepresentationsKHR) X(GetMemoryHostPointerPropertiesEXT)
 
 #define VK_FUNCTION_MEMBER(name) PFN_vk##name name;
 

@@ -146,8 +146,10 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     VkPhysicalDeviceMaintenance3Properties                   sizes;
     VkPhysicalDeviceSubgroupSizeControlPropertiesEXT         sized;
     VkPhysicalDeviceShaderIntegerDotProductPropertiesKHR     dot;
+    VkPhysicalDeviceExternalMemoryHostPropertiesEXT          host_memory;
     void *tail = &all;
     memset(&all, 0, sizeof all);
+    memset(&host_memory, 0, sizeof host_memory);
     memset(&sized, 0, sizeof sized);
     memset(&dot, 0, sizeof dot);
     all.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2;
@@ -157,6 +159,8 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
         chain(&tail, &sized, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_SIZE_CONTROL_PROPERTIES_EXT, sizeof sized);
     if (offers(l, c->api, VK_API_VERSION_1_3, "VK_KHR_shader_integer_dot_product"))
         chain(&tail, &dot, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_INTEGER_DOT_PRODUCT_PROPERTIES_KHR, sizeof dot);
+    if (c->can & VK_CAN_IMPORT)
+        chain(&tail, &host_memory, VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_EXTERNAL_MEMORY_HOST_PROPERTIES_EXT, sizeof host_memory);
     api->GetPhysicalDeviceProperties2(p, &all);
 
     const VkPhysicalDeviceLimits *limits = &all.properties.limits;
@@ -174,6 +178,7 @@ static void ask_properties(const vk_api *api, VkPhysicalDevice p, const extensio
     c->max_range    = limits->maxStorageBufferRange;
     c->max_alloc    = sizes.maxMemoryAllocationSize ? sizes.maxMemoryAllocationSize : (uint64_t)1 << 30;
     c->align        = limits->minStorageBufferOffsetAlignment;
+    c->import_align = host_memory.minImportedHostPointerAlignment;
     c->max_bindings = limits->maxPerStageDescriptorStorageBuffers < limits->maxDescriptorSetStorageBuffers
                           ? limits->maxPerStageDescriptorStorageBuffers : limits->maxDescriptorSetStorageBuffers;
     c->timestamp_ns = limits->timestampComputeAndGraphics ? limits->timestampPeriod : 0.0f;
@@ -206,10 +211,21 @@ static nova_result ask_device(const vk_api *api, const host *h, VkPhysicalDevice
 
 /* ---- The instance ---- */
 
+/* A loader that has this extension hides drivers which only come near to Vulkan, as MoltenVK, from those who do not ask. */
+static bool offers_portability(const vk_api *api) {
+    VkExtensionProperties at[64];
+    uint32_t              n = COUNT_OF(at);
+    VkResult              r = api->EnumerateInstanceExtensionProperties(NULL, &n, at);
+    for (uint32_t i = 0; i < n && (r == VK_SUCCESS || r == VK_INCOMPLETE); i++)
+        if (!strcmp(at[i].extensionName, "VK_KHR_portability_enumeration")) return true;
+    return false;
+}
+
 static nova_result instance_open(vk_api *api, VkInstance *instance, nova_error *error) {
     uint32_t version = 0;
     VK_TRY(api->EnumerateInstanceVersion(&version), "asking for Vulkan's version");
     if (version < VK_API_VERSION_1_1) return fail(error, NOVA_ERROR_DEVICE, "Vulkan here is 1.0: 1.1 is the least");
+    const char          *portability = "VK_KHR_portability_enumeration";
     VkApplicationInfo    app;
     VkInstanceCreateInfo info;
     memset(&app, 0, sizeof app);
@@ -219,6 +235,11 @@ static nova_result instance_open(vk_api *api, VkInstance *instance, nova_error *
     app.apiVersion       = version < VK_API_VERSION_1_3 ? version : VK_API_VERSION_1_3;
     info.sType           = VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO;
     info.pApplicationInfo = &app;
+    if (offers_portability(api)) {
+        info.flags                   = 1;   /* VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR, which older headers lack */
+        info.enabledExtensionCount   = 1;
+        info.ppEnabledExtensionNames = &portability;
+    }
     VK_TRY(api->CreateInstance(&info, NULL, instance), "opening Vulkan");
     nova_result result = vk_api_instance(api, *instance, error);
     if (result != NOVA_OK && api->DestroyInstance) {
@@ -235,11 +256,19 @@ static nova_result list_physical(const vk_api *api, VkInstance instance, VkPhysi
     return NOVA_OK;
 }
 
+/* A device that does not answer is listed as one of Vulkan 1.0, which is never opened: the others are as good as before. */
+static nova_result ask_or_skip(const vk_api *api, const host *h, VkPhysicalDevice p, vk_caps *out, nova_error *error) {
+    nova_result result = ask_device(api, h, p, out, error);
+    if (result == NOVA_OK || result == NOVA_ERROR_MEMORY) return result;
+    out->api = VK_API_VERSION_1_0;
+    return NOVA_OK;
+}
+
 static nova_result list_in_instance(const vk_api *api, const host *h, VkInstance instance, vk_caps *out, uint32_t capacity,
                                     uint32_t *n, nova_error *error) {
     VkPhysicalDevice devices[VK_MOST_DEVICES];
     TRY(list_physical(api, instance, devices, n, error));
-    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_device(api, h, devices[i], &out[i], error));
+    for (uint32_t i = 0; i < *n && i < capacity; i++) TRY(ask_or_skip(api, h, devices[i], &out[i], error));
     return NOVA_OK;
 }
 
@@ -320,8 +349,7 @@ static nova_result choose_device(vk_device *d, nova_error *error) {
     vk_caps         *caps = (vk_caps *)mem_zalloc(&d->h, VK_MOST_DEVICES * sizeof *caps);
     if (!caps) return fail_memory(error, VK_MOST_DEVICES * sizeof *caps, "the list of devices");
     nova_result result = list_physical(&d->api, d->instance, devices, &n, error);
-    for (uint32_t i = 0; result == NOVA_OK && i < n; i++)
-        result = ask_device(&d->api, &d->h, devices[i], &caps[i], error);
+    for (uint32_t i = 0; result == NOVA_OK && i < n; i++) result = ask_or_skip(&d->api, &d->h, devices[i], &caps[i], error);
     int chosen = result == NOVA_OK ? device_by_name(d->desc.want, caps, n) : -1;
     if (result == NOVA_OK && chosen < 0)
         result = fail(error, NOVA_ERROR_DEVICE, "device '%.32s': Vulkan has %u device%s here, none that fits", d->desc.want, n, n == 1 ? "" : "s");
@@ -352,7 +380,7 @@ static nova_result choose_family(vk_device *d, nova_error *error) {
 static const char *const wanted_extensions[] = {
     "VK_KHR_8bit_storage", "VK_KHR_shader_float16_int8", "VK_KHR_shader_integer_dot_product", "VK_EXT_subgroup_size_control",
     VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME, "VK_KHR_vulkan_memory_model", "VK_KHR_pipeline_executable_properties",
-    "VK_EXT_memory_budget", "VK_KHR_portability_subset",
+    "VK_EXT_memory_budget", "VK_EXT_external_memory_host", "VK_KHR_portability_subset",
 };
 
 /* Only what is used is turned on: a driver may do less well with the rest. */
@@ -689,42 +717,61 @@ static int type_fits(const vk_device *d, uint32_t type, vk_use use, int wish) {
     return (f & rather) == rather ? 2 : 1;
 }
 
-/* `local`: in device-local memory or not at all. */
-static nova_result allocate(vk_device *d, vk_block *b, uint32_t type_bits, uint64_t size, bool local, nova_error *error) {
-    VkMemoryAllocateInfo info;
-    VkResult             r    = VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    uint32_t             tried = 0;
-    memset(&info, 0, sizeof info);
-    info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
-    info.allocationSize = size;
-    for (int wish = 0; wish < (local ? 1 : 2); wish++)
-        for (int fit = 3; fit > 0; fit--)
-            for (uint32_t t = 0; t < d->caps.memory.memoryTypeCount; t++) {
-                if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, b->use, wish) != fit) continue;
-                tried |= (uint32_t)1 << t;
-                info.memoryTypeIndex = t;
-                r = d->api.AllocateMemory(d->device, &info, NULL, &b->memory);
-                if (r != VK_SUCCESS) {
-                    b->memory = VK_NULL_HANDLE;
-                    continue;
-                }
-                VkMemoryPropertyFlags f = d->caps.memory.memoryTypes[t].propertyFlags;
-                void *map = NULL;
-                if ((f & VK_SEEN) != VK_SEEN || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
-                VkResult mapped = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
-                if (mapped != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, mapped, "mapping device memory");
-                b->map    = mapped == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
-                b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
-                return NOVA_OK;
-            }
-    char what[96];
-    snprintf(what, sizeof what, "%llu bytes of device memory", (unsigned long long)size);
-    return vk_fail(error, r, what);
-}
-
 static uint64_t vram_limit(const vk_device *d) {
     uint64_t limit = d->desc.vram_limit;
     return limit && limit < d->caps.heap_free ? limit : d->caps.heap_free;
+}
+
+/* Does memory of this type, for this use, count as the device's? What is read back lies in main memory wherever there is a choice. */
+static bool is_counted(const vk_device *d, uint32_t type, vk_use use) {
+    bool local = d->caps.memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    return use == VK_USE_DEVICE || (use == VK_USE_UPLOAD && local && is_whole_heap(d, type));
+}
+
+/* Memory types in the order in which they are tried; gives their number. `local`: device-local ones alone. */
+static uint32_t order_types(const vk_device *d, vk_use use, uint32_t type_bits, uint64_t size, bool local, uint32_t out[VK_MAX_MEMORY_TYPES]) {
+    uint32_t n = 0, tried = 0;
+    for (int wish = 0; wish < (local ? 1 : 2); wish++)
+        for (int fit = 3; fit > 0; fit--)
+            for (uint32_t t = 0; t < d->caps.memory.memoryTypeCount; t++) {
+                if (!(type_bits >> t & 1) || (tried >> t & 1) || type_fits(d, t, use, wish) != fit) continue;
+                if (use != VK_USE_DEVICE && is_counted(d, t, use) && d->taken + size > vram_limit(d)) continue;
+                tried |= (uint32_t)1 << t;
+                out[n++] = t;
+            }
+    return n;
+}
+
+static nova_result map_block(vk_device *d, vk_block *b, VkMemoryPropertyFlags f, nova_error *error) {
+    void *map = NULL;
+    if ((f & VK_SEEN) != VK_SEEN || (b->use == VK_USE_DEVICE && d->desc.staged)) return NOVA_OK;
+    VkResult r = d->api.MapMemory(d->device, b->memory, 0, VK_WHOLE_SIZE, 0, &map);
+    if (r != VK_SUCCESS && b->use != VK_USE_DEVICE) return vk_fail(error, r, "mapping device memory");
+    b->map    = r == VK_SUCCESS ? (uint8_t *)map : NULL;   /* addresses may be short: then it is not seen */
+    b->cached = (f & VK_MEMORY_PROPERTY_HOST_CACHED_BIT) != 0;
+    return NOVA_OK;
+}
+
+static nova_result allocate(vk_device *d, vk_block *b, const VkMemoryRequirements *need, bool local, nova_error *error) {
+    VkMemoryAllocateInfo info;
+    VkResult             r = VK_ERROR_OUT_OF_DEVICE_MEMORY;
+    uint32_t             types[VK_MAX_MEMORY_TYPES], n = order_types(d, b->use, need->memoryTypeBits, need->size, local, types);
+    char                 what[96];
+    memset(&info, 0, sizeof info);
+    info.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    info.allocationSize = need->size;
+    for (uint32_t i = 0; i < n; i++) {
+        info.memoryTypeIndex = types[i];
+        if (!d->desc.measure) r = d->api.AllocateMemory(d->device, &info, NULL, &b->memory);
+        if (r != VK_SUCCESS && !d->desc.measure) {
+            b->memory = VK_NULL_HANDLE;
+            continue;
+        }
+        if (is_counted(d, types[i], b->use)) d->taken += need->size;
+        return d->desc.measure ? NOVA_OK : map_block(d, b, d->caps.memory.memoryTypes[types[i]].propertyFlags, error);
+    }
+    snprintf(what, sizeof what, "%llu bytes of device memory", (unsigned long long)need->size);
+    return vk_fail(error, r, what);
 }
 
 static nova_result beyond_limit(const vk_device *d, uint64_t size, nova_error *error) {
@@ -742,10 +789,10 @@ static nova_result block_open(vk_device *d, vk_block *b, uint64_t size, bool loc
     VK_TRY(d->api.CreateBuffer(d->device, &info, NULL, &b->buffer), "a buffer");
     d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
     if (b->use == VK_USE_DEVICE && d->taken + need.size > vram_limit(d)) return beyond_limit(d, need.size, error);
-    TRY(allocate(d, b, need.memoryTypeBits, need.size, local, error));
-    VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
+    TRY(allocate(d, b, &need, local, error));
     b->size = size;
-    if (b->use == VK_USE_DEVICE) d->taken += need.size;
+    if (d->desc.measure) return NOVA_OK;
+    VK_TRY(d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0), "binding device memory");
     if (b->use != VK_USE_DEVICE && b->map) memset(b->map, 0, (size_t)size);
     return NOVA_OK;
 }
@@ -772,25 +819,34 @@ static uint64_t block_size(const vk_device *d, vk_use use, uint64_t least) {
     return size < least ? least : size;
 }
 
-static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
-    uint64_t size = block_size(d, use, least);
-    if (size > d->caps.max_alloc)
-        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
-                    (unsigned long long)d->caps.max_alloc);
-    if (use == VK_USE_DEVICE && d->taken + size > vram_limit(d)) return beyond_limit(d, size, error);
+/* A further block, counted at once: closing takes back what it has got by then. */
+static nova_result block_new(vk_device *d, vk_use use, vk_block **out, nova_error *error) {
     if (d->n_blocks == d->cap_blocks) {
         uint32_t  cap = d->cap_blocks ? 2 * d->cap_blocks : 16;
         vk_block *more = (vk_block *)mem_resize(&d->h, d->blocks, d->cap_blocks * sizeof *more, cap * sizeof *more);
         if (!more) return fail_memory(error, cap * sizeof *more, "device memory blocks");
         d->blocks = more, d->cap_blocks = cap;
     }
-    vk_block *b = &d->blocks[d->n_blocks++];   /* counted at once: closing takes back what it has got by then */
-    memset(b, 0, sizeof *b);
-    b->use = use;
+    *out = &d->blocks[d->n_blocks++];
+    memset(*out, 0, sizeof **out);
+    (*out)->use = use;
+    return NOVA_OK;
+}
+
+static nova_result block_add(vk_device *d, vk_use use, uint64_t least, nova_error *error) {
+    uint64_t  size = block_size(d, use, least);
+    vk_block *b;
+    if (size > d->caps.max_alloc)
+        return fail(error, NOVA_ERROR_MEMORY, "%llu bytes at once are beyond the device's %llu", (unsigned long long)least,
+                    (unsigned long long)d->caps.max_alloc);
+    if (use == VK_USE_DEVICE && d->taken + size > vram_limit(d)) return beyond_limit(d, size, error);
+    TRY(block_new(d, use, &b, error));
     if (size > least) {   /* so much at once may be more than there is in one piece */
+        uint64_t taken = d->taken;
         if (block_open(d, b, size, use == VK_USE_DEVICE, NULL) == NOVA_OK) return NOVA_OK;
         block_close(d, b);
-        b->use = use;
+        b->use   = use;
+        d->taken = taken;
     }
     return block_open(d, b, least, false, error);
 }
@@ -919,10 +975,12 @@ static void record_piece(const vk_device *d, VkCommandBuffer commands, const vk_
     d->api.CmdCopyBuffer(commands, from->buffer, to->buffer, 1, &region);
 }
 
+static uint64_t stage_size(const vk_device *d) { return d->caps.max_alloc < VK_STAGING ? d->caps.max_alloc : VK_STAGING; }
+
 static nova_result stage_open(vk_device *d, vk_stage *s, nova_error *error) {
     if (s->commands) return NOVA_OK;
     if (!d->stage_pool) TRY(create_command_pool(d, VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT, &d->stage_pool, error));
-    if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, VK_STAGING, &s->bytes, error));
+    if (!s->bytes.buffer) TRY(vk_take(d, VK_USE_READBACK, stage_size(d), &s->bytes, error));
     if (!s->fence) TRY(create_fence(d, &s->fence, error));
     return commands_take(d, d->stage_pool, &s->commands, error);
 }
@@ -944,8 +1002,8 @@ static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, c
         memcpy(to->map + offset, data, (size_t)size);
         return NOVA_OK;
     }
-    for (uint64_t at = 0; at < size; at += VK_STAGING) {
-        uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
+    for (uint64_t at = 0; at < size && !d->desc.measure; at += stage_size(d)) {
+        uint64_t  n = size - at < stage_size(d) ? size - at : stage_size(d);
         vk_stage *s;
         TRY(stage_next(d, &s, error));
         memcpy(s->bytes.map, (const uint8_t *)data + at, (size_t)n);
@@ -961,8 +1019,8 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
         memcpy(data, from->map + offset, (size_t)size);
         return NOVA_OK;
     }
-    for (uint64_t at = 0; at < size; at += VK_STAGING) {
-        uint64_t  n = size - at < VK_STAGING ? size - at : VK_STAGING;
+    for (uint64_t at = 0; at < size; at += stage_size(d)) {
+        uint64_t  n = size - at < stage_size(d) ? size - at : stage_size(d);
         vk_stage *s;
         TRY(stage_next(d, &s, error));
         TRY(commands_start(d, s->commands, true, error));
@@ -974,8 +1032,91 @@ static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, 
     return NOVA_OK;
 }
 
+/* ---- The host's memory ---- */
+
+/* A buffer over `size` bytes from `at` on, both multiples of import_align. */
+static bool import_block(vk_device *d, vk_block *b, void *at, uint64_t size) {
+    const VkExternalMemoryHandleTypeFlagBits kind = VK_EXTERNAL_MEMORY_HANDLE_TYPE_HOST_ALLOCATION_BIT_EXT;
+    VkExternalMemoryBufferCreateInfo outside;
+    VkBufferCreateInfo               info;
+    VkMemoryRequirements             need;
+    VkMemoryHostPointerPropertiesEXT pointer;
+    VkImportMemoryHostPointerInfoEXT import;
+    VkMemoryAllocateInfo             memory;
+    memset(&outside, 0, sizeof outside);
+    memset(&info, 0, sizeof info);
+    memset(&pointer, 0, sizeof pointer);
+    memset(&import, 0, sizeof import);
+    memset(&memory, 0, sizeof memory);
+    outside.sType       = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO;
+    outside.handleTypes = kind;
+    info.sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO;
+    info.pNext = &outside;
+    info.size  = size;
+    info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT;
+    pointer.sType = VK_STRUCTURE_TYPE_MEMORY_HOST_POINTER_PROPERTIES_EXT;
+    if (d->api.CreateBuffer(d->device, &info, NULL, &b->buffer) != VK_SUCCESS) return b->buffer = VK_NULL_HANDLE, false;
+    d->api.GetBufferMemoryRequirements(d->device, b->buffer, &need);
+    if (need.size > size || d->api.GetMemoryHostPointerPropertiesEXT(d->device, kind, at, &pointer) != VK_SUCCESS) return false;
+    import.sType        = VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT;
+    import.handleType   = kind;
+    import.pHostPointer = at;
+    memory.sType          = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO;
+    memory.pNext          = &import;
+    memory.allocationSize = size;
+    while (memory.memoryTypeIndex < d->caps.memory.memoryTypeCount && !(need.memoryTypeBits & pointer.memoryTypeBits & 1u << memory.memoryTypeIndex))
+        memory.memoryTypeIndex++;
+    if (memory.memoryTypeIndex == d->caps.memory.memoryTypeCount) return false;
+    if (d->api.AllocateMemory(d->device, &memory, NULL, &b->memory) != VK_SUCCESS) return b->memory = VK_NULL_HANDLE, false;
+    b->size = b->used = size;
+    return d->api.BindBufferMemory(d->device, b->buffer, b->memory, 0) == VK_SUCCESS;
+}
+
+/* Has the device a look at both ends of imported memory. */
+static nova_result try_import(vk_device *d, const vk_slice *s, const void *data, bool *same, nova_error *error) {
+    uint8_t  seen[16];
+    uint64_t ends[2] = {0, s->size - sizeof seen};
+    *same = true;
+    for (int i = 0; i < 2; i++) {
+        TRY(vk_read(d, s, ends[i], seen, sizeof seen, error));
+        *same = *same && !memcmp(seen, (const uint8_t *)data + ends[i], sizeof seen);
+    }
+    return NOVA_OK;
+}
+
+/* As a slice of its own, which is planned for in any case. */
+static void count_import(vk_device *d, uint64_t size) {
+    uint64_t slice = vk_slice_bytes(size);
+    d->imported += size, d->taken += size;
+    d->expected -= slice < d->expected ? slice : d->expected;
+}
+
+static nova_result vk_import(vk_device *d, const void *data, uint64_t size, vk_slice *out, bool *done, nova_error *error) {
+    uint64_t  align = d->caps.import_align, before = align ? (uintptr_t)data % align : 0, whole;
+    vk_block *b;
+    *done = false;
+    if (!(d->caps.can & VK_CAN_IMPORT) || !d->caps.unified || d->desc.no_import || d->desc.staged) return NOVA_OK;
+    if (!align || before % d->caps.align || before % 16 || size % 4 || size < 4096 || !d->api.GetMemoryHostPointerPropertiesEXT) return NOVA_OK;
+    whole = (before + size + align - 1) / align * align;
+    if (whole > d->caps.max_alloc || d->taken + size > vram_limit(d)) return NOVA_OK;
+    if (d->desc.measure) return count_import(d, size), *done = true, NOVA_OK;
+    TRY(block_new(d, VK_USE_IMPORT, &b, error));
+    if (import_block(d, b, (uint8_t *)(uintptr_t)data - before, whole)) {
+        memset(out, 0, sizeof *out);
+        out->buffer = b->buffer, out->offset = before, out->size = size;
+        count_import(d, size);
+        TRY(try_import(d, out, data, done, error));
+        if (*done) return NOVA_OK;
+        d->imported -= size, d->taken -= size, d->expected += vk_slice_bytes(size);
+    }
+    block_close(d, b);
+    d->n_blocks--;
+    return NOVA_OK;
+}
+
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error) {
     VkCommandBuffer commands = VK_NULL_HANDLE;
+    if (d->desc.measure) return NOVA_OK;
     TRY(commands_begin(d, &commands, error));
     d->api.CmdFillBuffer(commands, to->buffer, to->offset, to->size & ~(uint64_t)3, word);
     return commands_run(d, commands, error);

@@ -46,6 +46,7 @@ typedef struct vk_caps {
     vk_matrix matrices[VK_MATRICES];
     uint64_t  heap_bytes, heap_free;   /* of the device-local heap; free by the driver's budget, else = bytes */
     bool      unified;                 /* all device memory is host-visible */
+    uint64_t  import_align;            /* of host memory that is imported and its size */
     VkPhysicalDeviceMemoryProperties memory;
 } vk_caps;
 
@@ -61,7 +62,8 @@ typedef enum vk_use {
     VK_USE_DEVICE,            /* lives on the device; mapped only where all of its memory is, or a host-visible heap is large */
     VK_USE_UPLOAD,            /* the host writes, the device reads: coherent, device-local if possible */
     VK_USE_READBACK,          /* the device writes, the host reads: coherent, cached if possible */
-    VK_USE_COUNT
+    VK_USE_COUNT,
+    VK_USE_IMPORT = VK_USE_COUNT   /* memory of the host's that the device reads where it lies */
 } vk_use;
 
 typedef struct vk_block {
@@ -102,6 +104,8 @@ typedef struct vk_device_desc {
     const nova_vulkan *given; /* the host's device; NULL: open one. Read while opening alone */
     const void *cache;        /* of an earlier vk_cache_get */
     size_t      cache_size;
+    bool        measure;      /* only count: nothing is allocated, written or submitted */
+    bool        no_import;    /* never read memory of the host's where it lies */
     bool        staged;       /* never map device memory, even where it can be (tests) */
 } vk_device_desc;
 
@@ -118,7 +122,8 @@ typedef struct vk_device {
 
     vk_block        *blocks;
     uint32_t         n_blocks, cap_blocks;
-    uint64_t         taken;            /* bytes of device-local memory */
+    uint64_t         taken;            /* bytes of the device's memory, with what the host writes into it directly ... */
+    uint64_t         imported;         /* ... and with these, which are the host's */
     uint64_t         expected;         /* bytes of slices that are still to be taken, as far as known: blocks are made to fit */
 
     VkDescriptorSetLayout set_layout;
@@ -155,6 +160,11 @@ static uint64_t    vk_slice_bytes(uint64_t size);   /* what a slice of this size
 /* What slices of `total` bytes, none larger than `largest`, leave unused at most at the ends of blocks. */
 static uint64_t    vk_blocks_waste(const vk_device *d, uint64_t total, uint64_t largest);
 static nova_result vk_take(vk_device *d, vk_use use, uint64_t size, vk_slice *out, nova_error *error);
+
+/* Makes memory of the host's a slice, which the device reads where it lies; its pages must stay, and as they are, until the close.
+ * False: that cannot be had here, and it is to be copied. Drivers refuse pages of a file late, when they are first used: so that
+ * is tried at once, and an error (DEVICE) is such a refusal, behind which the device is to be opened anew with `no_import`. */
+static nova_result vk_import(vk_device *d, const void *data, uint64_t size, vk_slice *out, bool *done, nova_error *error);
 
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
  * submitted later comes behind them. vk_read the other way, which waits. */

@@ -163,7 +163,7 @@ static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, ui
     if (c.n_rows) sum_slice(&s, vk_choose_scratch(d, &c));
     for (uint32_t i = desc->op_first; i < desc->op_last; i++) sum_op(&s, d, desc, &desc->prog->ops[i]);
     *bytes = s.total;
-    *room  = s.total + vk_blocks_waste(d, s.total, s.largest);
+    *room  = s.total + vk_blocks_waste(d, s.total, s.largest) + VK_BLOCK_HOST;   /* in whose block `now` is */
     return s.fits;
 }
 
@@ -229,7 +229,7 @@ static nova_result load_all(vk_machine *m, nova_error *error) {
     if (!m->tensors || !m->vectors || !m->operands) return fail_memory(error, (size_t)n * 256, "the device's tensors");
     for (uint32_t i = 0; i < n; i++) {
         TRY(load_op(m, &m->desc.prog->ops[first + i], error));
-        if (m->desc.progress && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
+        if (m->desc.progress && !m->dev->desc.measure && !m->desc.progress(m->desc.progress_user, "weights to the GPU", i + 1, n))
             return fail(error, NOVA_CANCELLED, "cancelled");
     }
     return NOVA_OK;
@@ -836,7 +836,7 @@ static nova_result tell_kernel(vk_machine *m, uint32_t index, uint32_t n_token, 
     return result;
 }
 
-static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error) {
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, bool *go_on, nova_error *error) {
     vk_list     token, prompt;
     pass_shape  shape;
     uint32_t   *n_token = NULL, *n_prompt = NULL;
@@ -849,10 +849,9 @@ static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *us
     list_ops(m, &prompt, m->desc.op_first, m->desc.op_last, &shape);
     nova_result result = count_pipelines(m, &token, &n_token, &token_bytes, error);
     if (result == NOVA_OK) result = count_pipelines(m, &prompt, &n_prompt, &prompt_bytes, error);
-    bool go_on = true;
-    for (uint32_t i = 0; result == NOVA_OK && go_on && i < m->dev->n_pipelines; i++) {
+    for (uint32_t i = 0; result == NOVA_OK && *go_on && i < m->dev->n_pipelines; i++) {
         uint32_t of_token = (i + 1) * sizeof *n_token < token_bytes ? n_token[i] : 0;
-        if (of_token || n_prompt[i]) result = tell_kernel(m, i, of_token, n_prompt[i], fn, user, &go_on, error);
+        if (of_token || n_prompt[i]) result = tell_kernel(m, i, of_token, n_prompt[i], fn, user, go_on, error);
     }
     mem_free(&m->h, n_token, token_bytes);
     mem_free(&m->h, n_prompt, prompt_bytes);
@@ -876,6 +875,15 @@ static nova_result take_choices(vk_machine *m, nova_error *error) {
     return vk_take(m->dev, VK_USE_READBACK, c.n_rows * vk_choose_row_bytes(c.k), &m->choices, error);
 }
 
+/* What any number of sessions may ask for: no token waits or takes memory for it. */
+static nova_result record_all(vk_machine *m, nova_error *error) {
+    uint32_t most = (uint32_t)size_min(size_min(VK_REPLAYED, m->desc.n_seqs), m->desc.n_logits);
+    for (uint32_t n = 1; n <= most; n++)
+        for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
+            if (kind == 0 || m->choices.size) TRY(record_replayed(m, n, kind, error));
+    return NOVA_OK;
+}
+
 static nova_result machine_begin(vk_machine *m, nova_error *error) {
     vk_device *d = m->dev;
     uint64_t   bytes, room;
@@ -886,15 +894,14 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     TRY(take_buffers(m, error));
     TRY(take_partial(m, error));
     TRY(load_all(m, error));
+    TRY(take_choices(m, error));
+    if (d->desc.measure) return NOVA_OK;
     TRY(create_fence(d, &m->fence, error));
     TRY(create_command_pool(d, 0, &m->replay_pool, error));
     TRY(create_command_pool(d, 0, &m->once_pool, error));
     TRY(commands_take(m->dev, m->once_pool, &m->once, error));
-    TRY(take_choices(m, error));
     d->expected = 0;
-    for (uint32_t kind = 0; kind < VK_CHOICE_KINDS; kind++)
-        if (kind == 0 || m->choices.size) TRY(record_replayed(m, 1, kind, error));   /* no token waits or takes memory for it */
-    return NOVA_OK;
+    return record_all(m, error);
 }
 
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error) {

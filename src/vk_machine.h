@@ -89,7 +89,8 @@ typedef struct vk_machine {
  * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
 static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
-/* Loads weights with progress, makes the pipelines, records. The device stays the caller's.
+/* Loads weights with progress, makes the pipelines, records; on a device that only measures it counts what it would take and
+ * cannot run. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */
 static nova_result vk_machine_open(vk_machine **out, const host *h, vk_device *d, const vk_machine_desc *desc, nova_error *error);
 static void        vk_machine_close(vk_machine *m);
@@ -105,8 +106,8 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
 /* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
 static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
 
-/* See nova_engine_kernels. */
-static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, nova_error *error);
+/* See nova_engine_kernels; *go_on becomes what `fn` last said. */
+static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, bool *go_on, nova_error *error);
 
 /* Columns that a pass may have so that a submit stays short, by what was measured so far. */
 static uint32_t vk_machine_columns(const vk_machine *m);

@@ -318,6 +318,19 @@ static nova_result load_pieces(vk_device *d, const planar_layout *l, const weigh
     return result;
 }
 
+/* Where the file has the planar layout already and the device can read it there. Only the largest weight is looked for. */
+static nova_result load_in_place(vk_device *d, const planar_layout *l, const weight *w, vk_part *part, float *largest, bool *done, nova_error *error) {
+    const uint8_t *rows = w->data + (size_t)part->row * w->row_bytes;
+    *done = false;
+    if (l->block || w->n_in % 32 != 0) return NOVA_OK;
+    TRY(vk_import(d, rows, (uint64_t)part->n_rows * w->row_bytes, &part->bytes, done, error));
+    for (uint32_t r = 0; *done && r < part->n_rows; r++) {
+        float f = largest_of_row(l, rows + (size_t)r * w->row_bytes, w);
+        if (!(f <= *largest) && *largest == *largest) *largest = f;
+    }
+    return NOVA_OK;
+}
+
 static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_weight *out, nova_error *error) {
     uint64_t bytes[VK_PLANES], starts[VK_PLANES];
     memset(out, 0, sizeof *out);
@@ -337,11 +350,16 @@ static nova_result vk_weight_load(vk_device *d, arena *a, const weight *w, vk_we
         vk_part *part = &out->parts[i];
         part->row     = i * rows;
         part->n_rows  = rows < w->n_out - part->row ? rows : w->n_out - part->row;
-        TRY(vk_take(d, VK_USE_DEVICE, part_bytes(bytes, part->n_rows, starts), &part->bytes, error));
+        bool     in_place;
+        uint64_t size = part_bytes(bytes, part->n_rows, starts);
+        TRY(load_in_place(d, l, w, part, &out->largest, &in_place, error));
+        if (in_place) continue;   /* one plane alone, which begins at 0 */
+        TRY(vk_take(d, VK_USE_DEVICE, size, &part->bytes, error));
         part->codes  = (uint32_t)(starts[0] / 4);
         part->high   = (uint32_t)(starts[1] / 4);
         part->scales = (uint32_t)(starts[2] / 4);
         part->extra  = (uint32_t)(starts[3] / 4);
+        if (d->desc.measure) continue;
         if (part->bytes.map) load_mapped(l, w, part, bytes, starts, &out->largest);
         else TRY(load_pieces(d, l, w, part, bytes, starts, &out->largest, error));
     }

@@ -356,6 +356,68 @@ static void test_cancel_batch(void) {
     tiny_free(&t);
 }
 
+/* ---- Memory ---- */
+
+/* What an engine takes is what it was said to take, wherever its layers lie; and weights that the device can read in the file stay there. */
+static void test_size(void) {
+    tiny t;
+    tiny_make(&t, TINY_LAYERS, false);
+    for (uint32_t i = 0; i < 24; i++) {
+        nova_engine_desc d = desc_for(i % 8 == 7 ? "cpu" : "gpu");
+        nova_engine_info said, took;
+        rig              r;
+        memset(&said, 0, sizeof said);
+        memset(&took, 0, sizeof took);
+        d.gpu_layers  = i % 4;
+        d.n_sessions  = 1 + i % 3;
+        d.gpu_without = i % 5 == 4 ? NOVA_GPU_MAPPED : 0;
+        d.vram_bytes  = i >= 12 ? (uint64_t)(i - 11) << 18 : 0;
+        d.n_batch     = i % 6 == 5 ? 33 : 0;
+        CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
+        CHECK(nova_engine_size(r.model, &d, &said, &r.error) == NOVA_OK, "%s", r.error.message);
+        if (r.engine) nova_engine_get_info(r.engine, &took);
+        CHECK(said.vram_bytes == took.vram_bytes && said.imported_bytes == took.imported_bytes && said.gpu_layers == took.gpu_layers,
+              "way %u: %llu bytes and %u layers on the GPU, but %llu and %u were said", i, (unsigned long long)took.vram_bytes, took.gpu_layers,
+              (unsigned long long)said.vram_bytes, said.gpu_layers);
+        CHECK(said.cache_bytes == took.cache_bytes && said.scratch_bytes == took.scratch_bytes && said.n_batch == took.n_batch,
+              "way %u: main memory", i);
+        CHECK(!took.gpu_layers == !took.vram_bytes && took.imported_bytes <= took.vram_bytes, "way %u", i);
+        CHECK(!d.gpu_without || !took.imported_bytes, "way %u: %llu bytes imported", i, (unsigned long long)took.imported_bytes);
+        rig_close(&r);
+    }
+    CHECK(vkf.live == 0, "%ld Vulkan objects are left", vkf.live);
+    tiny_free(&t);
+}
+
+/* A driver that takes the host's pages and fails when they are used, as some do with pages of a file: they are copied instead. */
+static void test_refused_import(void) {
+    tiny             t;
+    rig              r;
+    nova_engine_info info;
+    nova_engine_desc d = desc_for("gpu");
+    int32_t          ids[40];
+    tiny_make(&t, 2, false);
+    random_ids(ids, 40);
+    double *right = tiny_logits(&t, ids, 40);
+    memset(&info, 0, sizeof info);
+    CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
+    if (r.engine) nova_engine_get_info(r.engine, &info);
+    rig_close(&r);
+    if (!info.imported_bytes) {
+        SKIP("this driver imports no memory of the host's");
+    } else {
+        for (long n = 1; n < 6; n++) {
+            memset(&vkf, 0, sizeof vkf);
+            vkf.wait_at = n, vkf.code = VK_ERROR_DEVICE_LOST;
+            check_score(&t, &d, ids, right, 40, 40, 1e-9, "refused pages");
+            CHECK(vkf.waits >= n && vkf.live == 0, "wait %ld: %ld objects", n, vkf.live);
+        }
+        memset(&vkf, 0, sizeof vkf);
+    }
+    free(right);
+    tiny_free(&t);
+}
+
 static bool never(void *user, const char *what, uint64_t done, uint64_t total) { return (void)user, (void)what, (void)done, (void)total, false; }
 
 static void test_cancel_and_budget(void) {
@@ -526,6 +588,8 @@ static bool count_kernel(void *user, const nova_kernel_info *k) {
     return true;
 }
 
+static bool one_kernel(void *user, const nova_kernel_info *k) { return (void)k, ++*(uint32_t *)user, false; }
+
 static void test_kernels(void) {
     tiny     t;
     rig      r;
@@ -535,6 +599,10 @@ static void test_kernels(void) {
     d.gpu_statistics = true;
     CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
     CHECK(nova_engine_kernels(r.engine, count_kernel, &n, &r.error) == NOVA_OK && n > 5, "%u kernels, %s", n, r.error.message);
+    rig_close(&r);
+    d.device = "gpu:0,gpu:0", n = 0;   /* told to end by the first device's, the list ends */
+    CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
+    CHECK(nova_engine_kernels(r.engine, one_kernel, &n, &r.error) == NOVA_OK && n == 1, "%u kernels, %s", n, r.error.message);
     rig_close(&r);
     tiny_free(&t);
 }
@@ -703,6 +771,8 @@ int main(void) {
     test_two_devices(n);
     test_output_alone(n);
     test_batch_and_slide();
+    test_size();
+    test_refused_import();
     test_cancel_and_budget();
     test_cancel_batch();
     test_far_positions();

@@ -5607,13 +5607,308 @@ static void vector_rope(cpu_level level, float *x, const float *cos_sin, uint32_
     FROM_AVX2(level, rope_plain(x, cos_sin, 0, n_rot, neox), rope_avx2(x, cos_sin, n_rot, neox))
 }
 
+/* ==== src/cpu_page.h ========================================================================================== */
+
+/* Pages of the cache on the CPU: the keys and values of KV_PAGE tokens of one KV head.
+ *
+ * K lies transposed, [head_dim][KV_PAGE], so that 16 tokens' scores come from one multiply-add; V lies [KV_PAGE][head_dim].
+ * F32 and F16 are plain. Q8_0 and Q4_0 quantise every 32 dimensions of a token by a scale of their own, a half, as GGUF's types of
+ * these names do; the codes lie as above, the scales behind them:
+ *   K: codes [head_dim][KV_PAGE], scales [blocks][KV_PAGE]; Q4_0: token t in the low half of byte t, t + 32 in its high half.
+ *   V: codes [KV_PAGE][blocks][32], scales [KV_PAGE][blocks]; Q4_0: dimension j of a block in the low half of byte j, j + 16 in
+ *      its high half. The last block's dimensions that are not there are 0. */
+#ifndef NOVA_CPU_PAGE_H
+#define NOVA_CPU_PAGE_H
+
+
+#define KV_PAGE 64
+
+/* Types that pages may have: F32, F16, Q8_0, Q4_0. */
+static bool   page_has_type(uint32_t type);
+static bool   page_is_plain(uint32_t type);                     /* F32 or F16 */
+static size_t page_k_bytes(uint32_t type, uint32_t head_dim);   /* multiples of 64 */
+static size_t page_v_bytes(uint32_t type, uint32_t head_dim);
+
+/* For a quantised type: spreads a head's outliers over its dimensions, in place, by Walsh-Hadamard transforms of 2^k dimensions, as
+ * large as fit one behind the other (QuaRot, arXiv 2404.00456). It is its own inverse and keeps inner products: keys and queries are
+ * both spread, and values, whose weighted sums are spread back. */
+static void page_spread(uint32_t type, float *x, uint32_t head_dim);
+
+/* Puts a token's floats into slot t. What no finite number of the type holds becomes NaN (Q8_0, Q4_0: its whole block). */
+static void page_store_k(cpu_level level, uint32_t type, void *page, uint32_t head_dim, uint32_t t, const float *k);
+static void page_store_v(cpu_level level, uint32_t type, void *page, uint32_t head_dim, uint32_t t, const float *v);
+
+/* All of a page as floats, laid out alike; `scratch` (KV_PAGE * head_dim floats), or the page itself where it is F32. Every level
+ * gives the same bits. */
+static const float *page_k_floats(cpu_level level, uint32_t type, const void *page, uint32_t head_dim, float *scratch);
+static const float *page_v_floats(cpu_level level, uint32_t type, const void *page, uint32_t head_dim, float *scratch);
+
+#endif
+
+/* ==== src/cpu_page.c ========================================================================================== */
+
+/* Pages of the cache on the CPU: see cpu_page.h. */
+
+#define PAGE_BLOCK 32   /* dimensions of a scale */
+
+static uint32_t page_blocks(uint32_t head_dim) { return head_dim / PAGE_BLOCK + (head_dim % PAGE_BLOCK != 0); }
+
+static bool page_is_plain(uint32_t type) { return type == TYPE_F32 || type == TYPE_F16; }
+static bool page_has_type(uint32_t type) { return page_is_plain(type) || type == TYPE_Q8_0 || type == TYPE_Q4_0; }
+
+/* Bytes of so many codes. */
+static size_t code_bytes(uint32_t type, size_t n) { return type == TYPE_Q4_0 ? n / 2 : type == TYPE_Q8_0 ? n : n * type_row_bytes(type, 1); }
+
+/* Where a page's scales begin. */
+static size_t k_codes(uint32_t type, uint32_t head_dim) { return code_bytes(type, (size_t)head_dim * KV_PAGE); }
+static size_t v_codes(uint32_t type, uint32_t head_dim) {
+    return code_bytes(type, page_is_plain(type) ? (size_t)head_dim * KV_PAGE : (size_t)page_blocks(head_dim) * PAGE_BLOCK * KV_PAGE);
+}
+
+static size_t scale_bytes(uint32_t type, uint32_t head_dim) {
+    return page_is_plain(type) ? 0 : (size_t)page_blocks(head_dim) * KV_PAGE * sizeof(uint16_t);
+}
+
+static size_t page_k_bytes(uint32_t type, uint32_t head_dim) {
+    return (k_codes(type, head_dim) + scale_bytes(type, head_dim) + 63) & ~(size_t)63;
+}
+static size_t page_v_bytes(uint32_t type, uint32_t head_dim) {
+    return (v_codes(type, head_dim) + scale_bytes(type, head_dim) + 63) & ~(size_t)63;
+}
+
+/* ---- Blocks ---- */
+
+#define LARGEST_HALF 65504.0f
+#define HALF_NAN     0x7e00u
+
+static float largest_of(const float *x, uint32_t n) {   /* with its sign */
+    float top = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (fabsf(x[i]) > fabsf(top)) top = x[i];
+    return top;
+}
+
+static bool all_finite(const float *x, uint32_t n) {
+    bool finite = true;
+    for (uint32_t i = 0; i < n; i++) finite = finite && f32_is_finite(x[i]);
+    return finite;
+}
+
+/* A scale as a half that holds it; 0 stays 0. */
+static uint16_t scale_half(float d) { return float_to_half(d > LARGEST_HALF ? LARGEST_HALF : d < -LARGEST_HALF ? -LARGEST_HALF : d); }
+
+static int nearest_code(float x, float inverse, int low, int high) {
+    float y = x * inverse;
+    y = y < (float)low ? (float)low : y > (float)high ? (float)high : y;
+    return (int)(y < 0 ? y - 0.5f : y + 0.5f);
+}
+
+/* The scale of 4-bit codes: the one of the largest, then the best one for the codes that it gives (least squares). */
+static float scale_of_4_bits(const float *x, uint32_t n) {
+    float d = largest_of(x, n) / -8.0f, inverse = 1.0f / d, xy = 0, yy = 0;
+    if (d == 0 || !f32_is_finite(inverse)) return 0;
+    for (uint32_t i = 0; i < n; i++) {
+        float y = (float)nearest_code(x[i], inverse, -8, 7);
+        xy += x[i] * y;
+        yy += y * y;
+    }
+    return f32_is_finite(xy) ? xy / yy : d;
+}
+
+/* The codes of up to 32 floats, those behind them 0, and their scale: w = scale * code (Q8_0), scale * (code - 8) (Q4_0). The scale is
+ * rounded to a half before the codes are found. */
+static uint16_t block_codes(uint32_t type, const float *x, uint32_t n, uint8_t codes[PAGE_BLOCK]) {
+    bool     wide = type == TYPE_Q8_0, finite = all_finite(x, n);
+    float    d    = !finite ? 0 : wide ? fabsf(largest_of(x, n)) / 127.0f : scale_of_4_bits(x, n);
+    uint16_t half = scale_half(d);
+    float    s    = half_to_float(half), inverse = s == 0 ? 0 : 1.0f / s;
+    for (uint32_t i = 0; i < PAGE_BLOCK; i++) {
+        float y = i < n && finite ? x[i] : 0;
+        codes[i] = (uint8_t)(wide ? nearest_code(y, inverse, -127, 127) : nearest_code(y, inverse, -8, 7) + 8);
+    }
+    return finite ? half : HALF_NAN;
+}
+
+/* ---- Spreading ---- */
+
+static void hadamard(float *x, uint32_t n) {
+    for (uint32_t half = 1; half < n; half *= 2)
+        for (uint32_t at = 0; at < n; at += 2 * half)
+            for (uint32_t i = at; i < at + half; i++) {
+                float a = x[i], b = x[i + half];
+                x[i]        = a + b;
+                x[i + half] = a - b;
+            }
+    float norm = 1.0f / sqrtf((float)n);
+    for (uint32_t i = 0; i < n; i++) x[i] *= norm;
+}
+
+static void page_spread(uint32_t type, float *x, uint32_t head_dim) {
+    if (page_is_plain(type)) return;
+    for (uint32_t left = head_dim, n; left; left -= n, x += n) {
+        for (n = 1; n <= left / 2; n *= 2) { }
+        hadamard(x, n);
+    }
+}
+
+/* ---- Storing ---- */
+
+static void store_floats(uint8_t *page, const float *x, uint32_t n, size_t step) {
+    float *to = (float *)(void *)page;
+    for (uint32_t d = 0; d < n; d++) to[d * step] = x[d];
+}
+
+static void store_halves(cpu_level level, uint8_t *page, const float *x, uint32_t n, size_t step) {
+    uint16_t *to = (uint16_t *)(void *)page, halves[64];
+    for (uint32_t d = 0; d < n; d += 64) {
+        uint32_t some = (uint32_t)size_min(64, n - d);
+        vector_half_from_float(level, halves, x + d, some);
+        for (uint32_t i = 0; i < some; i++) to[(size_t)(d + i) * step] = halves[i];
+    }
+}
+
+/* A nibble of its own; the other half of the byte stays. */
+static void put_nibble(uint8_t *byte, bool high, uint8_t code) {
+    *byte = high ? (uint8_t)((*byte & 0x0f) | code << 4) : (uint8_t)((*byte & 0xf0) | code);
+}
+
+static void store_k_blocks(uint32_t type, uint8_t *page, const float *x, uint32_t n, uint32_t t) {
+    uint16_t *scales = (uint16_t *)(void *)(page + k_codes(type, n));
+    uint8_t   codes[PAGE_BLOCK];
+    for (uint32_t d = 0; d < n; d += PAGE_BLOCK) {
+        uint32_t some = (uint32_t)size_min(PAGE_BLOCK, n - d);
+        scales[d / PAGE_BLOCK * KV_PAGE + t] = block_codes(type, x + d, some, codes);
+        for (uint32_t i = 0; i < some; i++) {
+            if (type == TYPE_Q8_0) page[(size_t)(d + i) * KV_PAGE + t] = codes[i];
+            else put_nibble(page + (size_t)(d + i) * (KV_PAGE / 2) + t % 32, t >= 32, codes[i]);
+        }
+    }
+}
+
+static void store_v_blocks(uint32_t type, uint8_t *page, const float *x, uint32_t n, uint32_t t) {
+    uint32_t  blocks = page_blocks(n);
+    uint16_t *scales = (uint16_t *)(void *)(page + v_codes(type, n)) + (size_t)t * blocks;
+    uint8_t   codes[PAGE_BLOCK];
+    for (uint32_t b = 0; b < blocks; b++) {
+        uint8_t *to = page + code_bytes(type, ((size_t)t * blocks + b) * PAGE_BLOCK);
+        scales[b] = block_codes(type, x + (size_t)b * PAGE_BLOCK, (uint32_t)size_min(PAGE_BLOCK, n - b * PAGE_BLOCK), codes);
+        if (type == TYPE_Q8_0) memcpy(to, codes, PAGE_BLOCK);
+        for (uint32_t i = 0; type == TYPE_Q4_0 && i < 16; i++) to[i] = (uint8_t)(codes[i] | codes[i + 16] << 4);
+    }
+}
+
+static void page_store_k(cpu_level level, uint32_t type, void *page, uint32_t head_dim, uint32_t t, const float *k) {
+    uint8_t *p = (uint8_t *)page;
+    if (type == TYPE_F32) store_floats(p + t * sizeof(float), k, head_dim, KV_PAGE);
+    else if (type == TYPE_F16) store_halves(level, p + t * sizeof(uint16_t), k, head_dim, KV_PAGE);
+    else store_k_blocks(type, p, k, head_dim, t);
+}
+
+static void page_store_v(cpu_level level, uint32_t type, void *page, uint32_t head_dim, uint32_t t, const float *v) {
+    uint8_t *p = (uint8_t *)page;
+    if (type == TYPE_F32) store_floats(p + (size_t)t * head_dim * sizeof(float), v, head_dim, 1);
+    else if (type == TYPE_F16) vector_half_from_float(level, (uint16_t *)page + (size_t)t * head_dim, v, head_dim);
+    else store_v_blocks(type, p, v, head_dim, t);
+}
+
+/* ---- To floats: products of a half and a small integer, which are exact ---- */
+
+/* A dimension of all tokens; scales of its block as floats. */
+static void k_row_plain(uint32_t type, const uint8_t *codes, const float *scales, float *out) {
+    for (uint32_t t = 0; t < KV_PAGE; t++) {
+        int code = type == TYPE_Q8_0 ? (int8_t)codes[t] : (t < 32 ? codes[t] & 15 : codes[t - 32] >> 4) - 8;
+        out[t] = scales[t] * (float)code;
+    }
+}
+
+static void v_block_plain(uint32_t type, const uint8_t *codes, float scale, float *out, uint32_t n) {
+    for (uint32_t j = 0; j < n; j++) {
+        int code = type == TYPE_Q8_0 ? (int8_t)codes[j] : (j < 16 ? codes[j] & 15 : codes[j - 16] >> 4) - 8;
+        out[j] = scale * (float)code;
+    }
+}
+
+#ifdef NOVA_X86
+
+/* Eight signed bytes, or eight nibbles from the low (high) halves of eight bytes less 8. */
+NOVA_TARGET_AVX2 NOVA_INLINE __m256 codes_avx2(uint32_t type, const uint8_t *codes, bool high) {
+    __m128i bytes = _mm_loadl_epi64((const __m128i *)(const void *)codes);
+    if (type == TYPE_Q8_0) return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    __m256i wide = _mm256_cvtepu8_epi32(bytes);
+    wide = high ? _mm256_srli_epi32(wide, 4) : _mm256_and_si256(wide, _mm256_set1_epi32(15));
+    return _mm256_cvtepi32_ps(_mm256_sub_epi32(wide, _mm256_set1_epi32(8)));
+}
+
+NOVA_TARGET_AVX2 static void k_row_avx2(uint32_t type, const uint8_t *codes, const float *scales, float *out) {
+    for (uint32_t t = 0; t < KV_PAGE; t += 8) {
+        const uint8_t *at = codes + (type == TYPE_Q8_0 ? t : t % 32);
+        _mm256_storeu_ps(out + t, _mm256_mul_ps(_mm256_loadu_ps(scales + t), codes_avx2(type, at, t >= 32)));
+    }
+}
+
+NOVA_TARGET_AVX2 static void v_block_avx2(uint32_t type, const uint8_t *codes, float scale, float *out) {
+    for (uint32_t j = 0; j < PAGE_BLOCK; j += 8) {
+        const uint8_t *at = codes + (type == TYPE_Q8_0 ? j : j % 16);
+        _mm256_storeu_ps(out + j, _mm256_mul_ps(_mm256_set1_ps(scale), codes_avx2(type, at, j >= 16)));
+    }
+}
+
+#endif
+
+static void k_row(cpu_level level, uint32_t type, const uint8_t *codes, const float *scales, float *out) {
+#ifdef NOVA_X86
+    if (level >= CPU_AVX2) {
+        k_row_avx2(type, codes, scales, out);
+        return;
+    }
+#endif
+    (void)level;
+    k_row_plain(type, codes, scales, out);
+}
+
+static void v_block(cpu_level level, uint32_t type, const uint8_t *codes, float scale, float *out, uint32_t n) {
+#ifdef NOVA_X86
+    if (level >= CPU_AVX2 && n == PAGE_BLOCK) {
+        v_block_avx2(type, codes, scale, out);
+        return;
+    }
+#endif
+    (void)level;
+    v_block_plain(type, codes, scale, out, n);
+}
+
+static const float *page_k_floats(cpu_level level, uint32_t type, const void *page, uint32_t head_dim, float *scratch) {
+    const uint8_t  *p      = (const uint8_t *)page;
+    const uint16_t *halves = (const uint16_t *)(const void *)(p + k_codes(type, head_dim));
+    float           scales[KV_PAGE];
+    if (type == TYPE_F32) return (const float *)page;
+    if (type == TYPE_F16) return vector_float_from_half(level, scratch, (const uint16_t *)page, (size_t)KV_PAGE * head_dim), scratch;
+    for (uint32_t d = 0; d < head_dim; d++) {
+        if (d % PAGE_BLOCK == 0) vector_float_from_half(level, scales, halves + d / PAGE_BLOCK * KV_PAGE, KV_PAGE);
+        k_row(level, type, p + code_bytes(type, (size_t)d * KV_PAGE), scales, scratch + (size_t)d * KV_PAGE);
+    }
+    return scratch;
+}
+
+static const float *page_v_floats(cpu_level level, uint32_t type, const void *page, uint32_t head_dim, float *scratch) {
+    const uint8_t  *p      = (const uint8_t *)page;
+    const uint16_t *halves = (const uint16_t *)(const void *)(p + v_codes(type, head_dim));
+    uint32_t        blocks = page_blocks(head_dim);
+    if (type == TYPE_F32) return (const float *)page;
+    if (type == TYPE_F16) return vector_float_from_half(level, scratch, (const uint16_t *)page, (size_t)KV_PAGE * head_dim), scratch;
+    for (uint32_t t = 0; t < KV_PAGE; t++)
+        for (uint32_t b = 0; b < blocks; b++) {
+            size_t at = (size_t)t * blocks + b;
+            v_block(level, type, p + code_bytes(type, at * PAGE_BLOCK), half_to_float(halves[at]),
+                    scratch + (size_t)t * head_dim + b * PAGE_BLOCK, (uint32_t)size_min(PAGE_BLOCK, head_dim - b * PAGE_BLOCK));
+        }
+    return scratch;
+}
+
 /* ==== src/cpu_attend.h ======================================================================================== */
 
-/* Attention on the CPU over cache pages, with a running softmax (FlashAttention, arXiv 2205.14135): scores of a page
- * are never kept, and any number of pages can follow each other.
- *
- * A page holds KV_PAGE tokens of one KV head. K lies transposed, [head_dim_k][KV_PAGE], so that 16 tokens' scores come
- * from one multiply-add; V lies [KV_PAGE][head_dim_v]. Both F32 or F16.
+/* Attention on the CPU over cache pages (cpu_page.h), with a running softmax (FlashAttention, arXiv 2205.14135): scores of
+ * a page are never kept, and any number of pages can follow each other.
  *
  * Order: a query's result depends on its own keys alone: bit-identical for any number of queries computed together.
  * Scores of -infinity weigh nothing; a NaN or +infinity among a query's scores makes its result NaN. */
@@ -5621,11 +5916,9 @@ static void vector_rope(cpu_level level, float *x, const float *cos_sin, uint32_
 #define NOVA_CPU_ATTEND_H
 
 
-#define KV_PAGE 64
-
 typedef struct attend_shape {
     uint32_t head_dim_k, head_dim_v;   /* any, up to 1024 */
-    uint32_t type_k, type_v;           /* TYPE_F32 or TYPE_F16 */
+    uint32_t type_k, type_v;           /* page_has_type */
     float    scale;                    /* of q . k */
     float    soft_cap;                 /* score = cap * tanh(score / cap); 0: none */
 } attend_shape;
@@ -5669,7 +5962,7 @@ static size_t attend_v_page_bytes(const attend_shape *shape);
  * then dimensions), and every element of a result is one chain of multiply-adds, from the first term to the last: so
  * tiles of all shapes give the same bits, and it does not matter which queries come together.
  *
- * Few queries read K and V where they lie. For many, pages of halves are first converted to floats, once. */
+ * Few queries read K and V where they lie. For many, pages of halves are first converted to floats, once; quantised pages always. */
 
 /* ---- States ----
  *
@@ -5696,34 +5989,13 @@ static void attend_end(const attend_state *s, float *out, uint32_t head_dim_v) {
 
 /* ---- Pages ---- */
 
-static size_t attend_k_page_bytes(const attend_shape *shape) {
-    return (size_t)KV_PAGE * shape->head_dim_k * type_row_bytes(shape->type_k, 1);
-}
-
-static size_t attend_v_page_bytes(const attend_shape *shape) {
-    return (size_t)KV_PAGE * shape->head_dim_v * type_row_bytes(shape->type_v, 1);
-}
-
-static void store_key(cpu_level level, uint32_t type, void *page, const float *k, uint32_t n, uint32_t t) {
-    if (type == TYPE_F32) {
-        float *to = (float *)page + t;
-        for (uint32_t d = 0; d < n; d++) to[(size_t)d * KV_PAGE] = k[d];
-        return;
-    }
-    uint16_t *to = (uint16_t *)page + t, halves[64];
-    for (uint32_t d = 0; d < n; d += 64) {
-        uint32_t some = (uint32_t)size_min(64, n - d);
-        vector_half_from_float(level, halves, k + d, some);
-        for (uint32_t i = 0; i < some; i++) to[(size_t)(d + i) * KV_PAGE] = halves[i];
-    }
-}
+static size_t attend_k_page_bytes(const attend_shape *shape) { return page_k_bytes(shape->type_k, shape->head_dim_k); }
+static size_t attend_v_page_bytes(const attend_shape *shape) { return page_v_bytes(shape->type_v, shape->head_dim_v); }
 
 static void attend_store(cpu_level level, const attend_shape *shape, void *k_page, void *v_page, uint32_t t,
                          const float *k, const float *v) {
-    uint32_t n = shape->head_dim_v;
-    store_key(level, shape->type_k, k_page, k, shape->head_dim_k, t);
-    if (shape->type_v == TYPE_F32) memcpy((float *)v_page + (size_t)t * n, v, n * sizeof *v);
-    else vector_half_from_float(level, (uint16_t *)v_page + (size_t)t * n, v, n);
+    page_store_k(level, shape->type_k, k_page, shape->head_dim_k, t, k);
+    page_store_v(level, shape->type_v, v_page, shape->head_dim_v, t, v);
 }
 
 /* ---- Scratch: the page's K and V as floats, and rows of scores ---- */
@@ -5738,12 +6010,6 @@ static size_t attend_scratch_bytes(const attend_shape *shape, uint32_t n_q) {
 }
 
 /* ---- Plain ---- */
-
-static const float *page_floats(cpu_level level, uint32_t type, const void *page, float *scratch, size_t n) {
-    if (type == TYPE_F32) return (const float *)page;
-    vector_float_from_half(level, scratch, (const uint16_t *)page, n);
-    return scratch;
-}
 
 static void scores_plain(const attend_shape *shape, const float *q, const float *k, float *scores) {
     for (uint32_t t = 0; t < KV_PAGE; t++) scores[t] = 0;
@@ -5784,9 +6050,9 @@ static void query_plain(const attend_shape *shape, const float *q, attend_state 
 static void page_plain(const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
                        const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page,
                        float *scratch) {
-    size_t       n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
-    const float *k = page_floats(CPU_PLAIN, shape->type_k, k_page, scratch, n_k);
-    const float *v = page_floats(CPU_PLAIN, shape->type_v, v_page, scratch + n_k, n_v);
+    size_t       n_k = (size_t)KV_PAGE * shape->head_dim_k;
+    const float *k = page_k_floats(CPU_PLAIN, shape->type_k, k_page, shape->head_dim_k, scratch);
+    const float *v = page_v_floats(CPU_PLAIN, shape->type_v, v_page, shape->head_dim_v, scratch + n_k);
     for (uint32_t i = 0; i < n_q; i++)
         if (first[i] < last[i]) query_plain(shape, q[i], &states[i], first[i], last[i], k, v);
 }
@@ -6114,12 +6380,12 @@ static void attend_rows(cpu_level level, const attend_shape *shape, attend_group
 
 static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page,
                            const void *v_page, float *scratch) {
-    size_t    n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
+    size_t    n_k = (size_t)KV_PAGE * shape->head_dim_k;
     page_view view;
-    view.half_k = shape->type_k != TYPE_F32 && n_q < CONVERT_ROWS;
-    view.half_v = shape->type_v != TYPE_F32 && n_q < CONVERT_ROWS && shape->head_dim_v % 16 == 0;
-    view.k      = view.half_k ? k_page : page_floats(level, shape->type_k, k_page, scratch, n_k);
-    view.v      = view.half_v ? v_page : page_floats(level, shape->type_v, v_page, scratch + n_k, n_v);
+    view.half_k = shape->type_k == TYPE_F16 && n_q < CONVERT_ROWS;
+    view.half_v = shape->type_v == TYPE_F16 && n_q < CONVERT_ROWS && shape->head_dim_v % 16 == 0;
+    view.k      = view.half_k ? k_page : page_k_floats(level, shape->type_k, k_page, shape->head_dim_k, scratch);
+    view.v      = view.half_v ? v_page : page_v_floats(level, shape->type_v, v_page, shape->head_dim_v, scratch + n_k);
     return view;
 }
 
@@ -18588,12 +18854,18 @@ static void op_store(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
         const float *turn = c->cos_sin + (size_t)n_rot * col;
         float       *k = column(c, BUF_K, col) + (size_t)head * dk;
         float       *q = column(c, o->src, col) + (size_t)head * n_rep * dk;
+        float       *v = column(c, BUF_V, col) + (size_t)head * dv;
         vector_rope(c->level, k, turn, n_rot, neox);
-        for (uint32_t i = 0; i < n_rep; i++) vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+        for (uint32_t i = 0; i < n_rep; i++) {
+            vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+            page_spread(kv->shape.type_k, q + (size_t)i * dk, dk);
+        }
+        page_spread(kv->shape.type_k, k, dk);
+        page_spread(kv->shape.type_v, v, dv);
         int64_t  at   = column_position(c, col);
         uint32_t page = kv_page_of(c->now->runs[c->col_run[col]].seq, at / KV_PAGE);
         attend_store(c->level, &kv->shape, kv_k_page(c->kv, o->layer, page, head), kv_v_page(c->kv, o->layer, page, head),
-                     (uint32_t)(at % KV_PAGE), k, column(c, BUF_V, col) + (size_t)head * dv);
+                     (uint32_t)(at % KV_PAGE), k, v);
     }
 }
 
@@ -18627,16 +18899,18 @@ static void attend_sinks(cpu_machine *c, const query_block *b, attend_work *w, u
     for (uint32_t i = 0; i < n_q; i++) {
         float *turned = w->turned + (size_t)i * shape->head_dim_k;
         memcpy(turned, w->q[i], shape->head_dim_k * sizeof(float));
+        page_spread(shape->type_k, turned, shape->head_dim_k);   /* back ... */
         vector_rope(c->level, turned, c->sink_turn + (size_t)n_rot * run_index, n_rot, c->model->kind->rope_neox);
+        page_spread(shape->type_k, turned, shape->head_dim_k);   /* ... and forth */
         w->q[i] = turned;
     }
     attend_range(c, b, w, 0, b->run->seq->n_sinks, false);
 }
 
 static void attend_block(cpu_machine *c, const op *o, const query_block *b, attend_work *w) {
-    const kv_seq *seq = b->run->seq;
-    uint32_t      dk = c->kv->layers[b->layer].shape.head_dim_k, dv = c->kv->layers[b->layer].shape.head_dim_v;
-    uint32_t      n_q = 0;
+    const kv_seq       *seq   = b->run->seq;
+    const attend_shape *shape = &c->kv->layers[b->layer].shape;
+    uint32_t            dk = shape->head_dim_k, dv = shape->head_dim_v, n_q = 0;
     for (uint32_t i = 0; i < b->n_col; i++)
         for (uint32_t h = 0; h < b->n_head; h++, n_q++) {
             w->q[n_q]        = column(c, o->src, b->first_col + i) + (size_t)(b->first_head + h) * dk;
@@ -18645,9 +18919,11 @@ static void attend_block(cpu_machine *c, const op *o, const query_block *b, atte
         }
     attend_range(c, b, w, kv_window_start(seq), w->position[n_q - 1] + 1, true);
     if (seq->n_dropped) attend_sinks(c, b, w, (uint32_t)(b->run - c->now->runs));
-    for (uint32_t i = 0; i < n_q; i++)
-        attend_end(&w->states[i], column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv,
-                   dv);
+    for (uint32_t i = 0; i < n_q; i++) {
+        float *out = column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv;
+        attend_end(&w->states[i], out, dv);
+        page_spread(shape->type_v, out, dv);
+    }
 }
 
 static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
@@ -31925,13 +32201,17 @@ static uint64_t room_of(const vk_device *d) {
     return limit > d->taken ? limit - d->taken : 0;
 }
 
-/* Are all weights of these operations in formats that the device multiplies? */
+static bool is_plain_cache(const kv_layer *l) { return page_is_plain(l->shape.type_k) && page_is_plain(l->shape.type_v); }
+
+/* Are all weights and caches of these operations in formats that the device's kernels have? */
 static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++)
+    for (uint32_t i = first; i < last; i++) {
+        if (d->prog->ops[i].kind == OP_STORE && !is_plain_cache(&d->kv->layers[d->prog->ops[i].layer])) return false;
         for (uint32_t k = 0; k < d->prog->ops[i].n_w; k++) {
             vk_format f;
             if (!vk_format_of(d->prog->ops[i].w[k]->type, &f)) return false;
         }
+    }
     return true;
 }
 
@@ -32676,6 +32956,8 @@ struct nova_engine {
 static const struct { nova_cache_type cache; uint32_t type; } cache_types[] = {
     {NOVA_CACHE_F16, TYPE_F16},
     {NOVA_CACHE_F32, TYPE_F32},
+    {NOVA_CACHE_Q8_0, TYPE_Q8_0},
+    {NOVA_CACHE_Q4_0, TYPE_Q4_0},
 };
 
 static nova_result plan_cache(nova_cache_type cache, uint32_t *type, nova_error *error) {

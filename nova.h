@@ -218,7 +218,8 @@ NOVA_API nova_result nova_chat_tokenize(const nova_model *model, const nova_chat
 
 typedef struct nova_engine nova_engine;
 
-typedef enum nova_cache_type { NOVA_CACHE_F16 = 0, NOVA_CACHE_F32 = 1 } nova_cache_type;
+/* Of cached keys and values, chosen apart. Q8_0 and Q4_0 quantise every 32 dimensions of a token by a scale. */
+typedef enum nova_cache_type { NOVA_CACHE_F16 = 0, NOVA_CACHE_F32 = 1, NOVA_CACHE_Q8_0 = 2, NOVA_CACHE_Q4_0 = 3 } nova_cache_type;
 
 /* Abilities that a GPU may have and an engine may be told not to use: matrix units for halves and for bytes, dot products of
  * bytes, arithmetic in halves, operations of a subgroup, mapped device memory. Without any, what every device has is left. */

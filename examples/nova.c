@@ -1382,6 +1382,7 @@ static bool bench_runs(bench *b) {
         b->first_ms[i] = ms + choice_ms;
         b->host_us[i]  = choice_ms * 1e3;
     }
+    if (n_gen && !bench_generate(b, n_gen < 8 ? n_gen : 8, &ms)) return false;
     for (uint32_t i = 0; i < j->o.n_runs; i++) {
         b->step = 1 + j->o.n_runs + i;
         b->run  = i;

@@ -321,12 +321,18 @@ static void op_store(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
         const float *turn = c->cos_sin + (size_t)n_rot * col;
         float       *k = column(c, BUF_K, col) + (size_t)head * dk;
         float       *q = column(c, o->src, col) + (size_t)head * n_rep * dk;
+        float       *v = column(c, BUF_V, col) + (size_t)head * dv;
         vector_rope(c->level, k, turn, n_rot, neox);
-        for (uint32_t i = 0; i < n_rep; i++) vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+        for (uint32_t i = 0; i < n_rep; i++) {
+            vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+            page_spread(kv->shape.type_k, q + (size_t)i * dk, dk);
+        }
+        page_spread(kv->shape.type_k, k, dk);
+        page_spread(kv->shape.type_v, v, dv);
         int64_t  at   = column_position(c, col);
         uint32_t page = kv_page_of(c->now->runs[c->col_run[col]].seq, at / KV_PAGE);
         attend_store(c->level, &kv->shape, kv_k_page(c->kv, o->layer, page, head), kv_v_page(c->kv, o->layer, page, head),
-                     (uint32_t)(at % KV_PAGE), k, column(c, BUF_V, col) + (size_t)head * dv);
+                     (uint32_t)(at % KV_PAGE), k, v);
     }
 }
 
@@ -360,16 +366,18 @@ static void attend_sinks(cpu_machine *c, const query_block *b, attend_work *w, u
     for (uint32_t i = 0; i < n_q; i++) {
         float *turned = w->turned + (size_t)i * shape->head_dim_k;
         memcpy(turned, w->q[i], shape->head_dim_k * sizeof(float));
+        page_spread(shape->type_k, turned, shape->head_dim_k);   /* back ... */
         vector_rope(c->level, turned, c->sink_turn + (size_t)n_rot * run_index, n_rot, c->model->kind->rope_neox);
+        page_spread(shape->type_k, turned, shape->head_dim_k);   /* ... and forth */
         w->q[i] = turned;
     }
     attend_range(c, b, w, 0, b->run->seq->n_sinks, false);
 }
 
 static void attend_block(cpu_machine *c, const op *o, const query_block *b, attend_work *w) {
-    const kv_seq *seq = b->run->seq;
-    uint32_t      dk = c->kv->layers[b->layer].shape.head_dim_k, dv = c->kv->layers[b->layer].shape.head_dim_v;
-    uint32_t      n_q = 0;
+    const kv_seq       *seq   = b->run->seq;
+    const attend_shape *shape = &c->kv->layers[b->layer].shape;
+    uint32_t            dk = shape->head_dim_k, dv = shape->head_dim_v, n_q = 0;
     for (uint32_t i = 0; i < b->n_col; i++)
         for (uint32_t h = 0; h < b->n_head; h++, n_q++) {
             w->q[n_q]        = column(c, o->src, b->first_col + i) + (size_t)(b->first_head + h) * dk;
@@ -378,9 +386,11 @@ static void attend_block(cpu_machine *c, const op *o, const query_block *b, atte
         }
     attend_range(c, b, w, kv_window_start(seq), w->position[n_q - 1] + 1, true);
     if (seq->n_dropped) attend_sinks(c, b, w, (uint32_t)(b->run - c->now->runs));
-    for (uint32_t i = 0; i < n_q; i++)
-        attend_end(&w->states[i], column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv,
-                   dv);
+    for (uint32_t i = 0; i < n_q; i++) {
+        float *out = column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv;
+        attend_end(&w->states[i], out, dv);
+        page_spread(shape->type_v, out, dv);
+    }
 }
 
 static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {

@@ -5,7 +5,7 @@
  * then dimensions), and every element of a result is one chain of multiply-adds, from the first term to the last: so
  * tiles of all shapes give the same bits, and it does not matter which queries come together.
  *
- * Few queries read K and V where they lie. For many, pages of halves are first converted to floats, once. */
+ * Few queries read K and V where they lie. For many, pages of halves are first converted to floats, once; quantised pages always. */
 #include "cpu_attend.h"
 
 /* ---- States ----
@@ -33,34 +33,13 @@ static void attend_end(const attend_state *s, float *out, uint32_t head_dim_v) {
 
 /* ---- Pages ---- */
 
-static size_t attend_k_page_bytes(const attend_shape *shape) {
-    return (size_t)KV_PAGE * shape->head_dim_k * type_row_bytes(shape->type_k, 1);
-}
-
-static size_t attend_v_page_bytes(const attend_shape *shape) {
-    return (size_t)KV_PAGE * shape->head_dim_v * type_row_bytes(shape->type_v, 1);
-}
-
-static void store_key(cpu_level level, uint32_t type, void *page, const float *k, uint32_t n, uint32_t t) {
-    if (type == TYPE_F32) {
-        float *to = (float *)page + t;
-        for (uint32_t d = 0; d < n; d++) to[(size_t)d * KV_PAGE] = k[d];
-        return;
-    }
-    uint16_t *to = (uint16_t *)page + t, halves[64];
-    for (uint32_t d = 0; d < n; d += 64) {
-        uint32_t some = (uint32_t)size_min(64, n - d);
-        vector_half_from_float(level, halves, k + d, some);
-        for (uint32_t i = 0; i < some; i++) to[(size_t)(d + i) * KV_PAGE] = halves[i];
-    }
-}
+static size_t attend_k_page_bytes(const attend_shape *shape) { return page_k_bytes(shape->type_k, shape->head_dim_k); }
+static size_t attend_v_page_bytes(const attend_shape *shape) { return page_v_bytes(shape->type_v, shape->head_dim_v); }
 
 static void attend_store(cpu_level level, const attend_shape *shape, void *k_page, void *v_page, uint32_t t,
                          const float *k, const float *v) {
-    uint32_t n = shape->head_dim_v;
-    store_key(level, shape->type_k, k_page, k, shape->head_dim_k, t);
-    if (shape->type_v == TYPE_F32) memcpy((float *)v_page + (size_t)t * n, v, n * sizeof *v);
-    else vector_half_from_float(level, (uint16_t *)v_page + (size_t)t * n, v, n);
+    page_store_k(level, shape->type_k, k_page, shape->head_dim_k, t, k);
+    page_store_v(level, shape->type_v, v_page, shape->head_dim_v, t, v);
 }
 
 /* ---- Scratch: the page's K and V as floats, and rows of scores ---- */
@@ -75,12 +54,6 @@ static size_t attend_scratch_bytes(const attend_shape *shape, uint32_t n_q) {
 }
 
 /* ---- Plain ---- */
-
-static const float *page_floats(cpu_level level, uint32_t type, const void *page, float *scratch, size_t n) {
-    if (type == TYPE_F32) return (const float *)page;
-    vector_float_from_half(level, scratch, (const uint16_t *)page, n);
-    return scratch;
-}
 
 static void scores_plain(const attend_shape *shape, const float *q, const float *k, float *scores) {
     for (uint32_t t = 0; t < KV_PAGE; t++) scores[t] = 0;
@@ -121,9 +94,9 @@ static void query_plain(const attend_shape *shape, const float *q, attend_state 
 static void page_plain(const attend_shape *shape, uint32_t n_q, const float *const *q, attend_state *states,
                        const uint32_t *first, const uint32_t *last, const void *k_page, const void *v_page,
                        float *scratch) {
-    size_t       n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
-    const float *k = page_floats(CPU_PLAIN, shape->type_k, k_page, scratch, n_k);
-    const float *v = page_floats(CPU_PLAIN, shape->type_v, v_page, scratch + n_k, n_v);
+    size_t       n_k = (size_t)KV_PAGE * shape->head_dim_k;
+    const float *k = page_k_floats(CPU_PLAIN, shape->type_k, k_page, shape->head_dim_k, scratch);
+    const float *v = page_v_floats(CPU_PLAIN, shape->type_v, v_page, shape->head_dim_v, scratch + n_k);
     for (uint32_t i = 0; i < n_q; i++)
         if (first[i] < last[i]) query_plain(shape, q[i], &states[i], first[i], last[i], k, v);
 }
@@ -451,12 +424,12 @@ static void attend_rows(cpu_level level, const attend_shape *shape, attend_group
 
 static page_view view_page(cpu_level level, const attend_shape *shape, uint32_t n_q, const void *k_page,
                            const void *v_page, float *scratch) {
-    size_t    n_k = (size_t)KV_PAGE * shape->head_dim_k, n_v = (size_t)KV_PAGE * shape->head_dim_v;
+    size_t    n_k = (size_t)KV_PAGE * shape->head_dim_k;
     page_view view;
-    view.half_k = shape->type_k != TYPE_F32 && n_q < CONVERT_ROWS;
-    view.half_v = shape->type_v != TYPE_F32 && n_q < CONVERT_ROWS && shape->head_dim_v % 16 == 0;
-    view.k      = view.half_k ? k_page : page_floats(level, shape->type_k, k_page, scratch, n_k);
-    view.v      = view.half_v ? v_page : page_floats(level, shape->type_v, v_page, scratch + n_k, n_v);
+    view.half_k = shape->type_k == TYPE_F16 && n_q < CONVERT_ROWS;
+    view.half_v = shape->type_v == TYPE_F16 && n_q < CONVERT_ROWS && shape->head_dim_v % 16 == 0;
+    view.k      = view.half_k ? k_page : page_k_floats(level, shape->type_k, k_page, shape->head_dim_k, scratch);
+    view.v      = view.half_v ? v_page : page_v_floats(level, shape->type_v, v_page, shape->head_dim_v, scratch + n_k);
     return view;
 }
 

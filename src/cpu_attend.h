@@ -1,21 +1,16 @@
-/* Attention on the CPU over cache pages, with a running softmax (FlashAttention, arXiv 2205.14135): scores of a page
- * are never kept, and any number of pages can follow each other.
- *
- * A page holds KV_PAGE tokens of one KV head. K lies transposed, [head_dim_k][KV_PAGE], so that 16 tokens' scores come
- * from one multiply-add; V lies [KV_PAGE][head_dim_v]. Both F32 or F16.
+/* Attention on the CPU over cache pages (cpu_page.h), with a running softmax (FlashAttention, arXiv 2205.14135): scores of
+ * a page are never kept, and any number of pages can follow each other.
  *
  * Order: a query's result depends on its own keys alone: bit-identical for any number of queries computed together.
  * Scores of -infinity weigh nothing; a NaN or +infinity among a query's scores makes its result NaN. */
 #ifndef NOVA_CPU_ATTEND_H
 #define NOVA_CPU_ATTEND_H
 
-#include "cpu_vector.h"
-
-#define KV_PAGE 64
+#include "cpu_page.h"
 
 typedef struct attend_shape {
     uint32_t head_dim_k, head_dim_v;   /* any, up to 1024 */
-    uint32_t type_k, type_v;           /* TYPE_F32 or TYPE_F16 */
+    uint32_t type_k, type_v;           /* page_has_type */
     float    scale;                    /* of q . k */
     float    soft_cap;                 /* score = cap * tanh(score / cap); 0: none */
 } attend_shape;

@@ -14,6 +14,8 @@
 static const struct { nova_cache_type cache; uint32_t type; } cache_types[] = {
     {NOVA_CACHE_F16, TYPE_F16},
     {NOVA_CACHE_F32, TYPE_F32},
+    {NOVA_CACHE_Q8_0, TYPE_Q8_0},
+    {NOVA_CACHE_Q4_0, TYPE_Q4_0},
 };
 
 static nova_result plan_cache(nova_cache_type cache, uint32_t *type, nova_error *error) {

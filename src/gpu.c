@@ -123,13 +123,17 @@ static uint64_t room_of(const vk_device *d) {
     return limit > d->taken ? limit - d->taken : 0;
 }
 
-/* Are all weights of these operations in formats that the device multiplies? */
+static bool is_plain_cache(const kv_layer *l) { return page_is_plain(l->shape.type_k) && page_is_plain(l->shape.type_v); }
+
+/* Are all weights and caches of these operations in formats that the device's kernels have? */
 static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++)
+    for (uint32_t i = first; i < last; i++) {
+        if (d->prog->ops[i].kind == OP_STORE && !is_plain_cache(&d->kv->layers[d->prog->ops[i].layer])) return false;
         for (uint32_t k = 0; k < d->prog->ops[i].n_w; k++) {
             vk_format f;
             if (!vk_format_of(d->prog->ops[i].w[k]->type, &f)) return false;
         }
+    }
     return true;
 }
 

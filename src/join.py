@@ -18,7 +18,7 @@ SHADERS = os.path.join(HERE, "..", "shaders")
 MODULES = """
 base platform pool
 quant gguf
-cpu_input cpu_narrow cpu_wide cpu_vector cpu_attend
+cpu_input cpu_narrow cpu_wide cpu_vector cpu_page cpu_attend
 unicode pretokenize vocab tokenizer
 letters jinja_value jinja_print json jinja_text jinja_format jinja_member jinja_operate jinja_test jinja_filter
 jinja_global jinja_lex jinja_parse jinja_scope jinja_run chat

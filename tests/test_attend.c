@@ -77,7 +77,24 @@ static float *floats(size_t n) {
     return p;
 }
 
-static float rounded(uint32_t type, float x) { return type == TYPE_F16 ? half_to_float(float_to_half(x)) : x; }
+/* What a page holds for a token, read by the layout that cpu_page.h tells. */
+static float held_k(uint32_t type, const uint8_t *page, uint32_t n, uint32_t t, uint32_t d) {
+    size_t at = (size_t)d * KV_PAGE + t, scale = (size_t)(d / 32) * KV_PAGE + t;
+    if (type == TYPE_F32) return load_f32(page + 4 * at);
+    if (type == TYPE_F16) return half_to_float(load_u16(page + 2 * at));
+    if (type == TYPE_Q8_0) return half_to_float(load_u16(page + (size_t)n * 64 + 2 * scale)) * (float)(int8_t)page[at];
+    int byte = page[(size_t)d * 32 + t % 32];
+    return half_to_float(load_u16(page + (size_t)n * 32 + 2 * scale)) * (float)((t < 32 ? byte & 15 : byte >> 4) - 8);
+}
+
+static float held_v(uint32_t type, const uint8_t *page, uint32_t n, uint32_t t, uint32_t d) {
+    size_t at = (size_t)t * n + d, blocks = (n + 31) / 32, block = t * blocks + d / 32, j = d % 32;
+    if (type == TYPE_F32) return load_f32(page + 4 * at);
+    if (type == TYPE_F16) return half_to_float(load_u16(page + 2 * at));
+    if (type == TYPE_Q8_0) return half_to_float(load_u16(page + 64 * blocks * 32 + 2 * block)) * (float)(int8_t)page[32 * block + j];
+    int byte = page[16 * block + j % 16];
+    return half_to_float(load_u16(page + 64 * blocks * 16 + 2 * block)) * (float)((j < 16 ? byte & 15 : byte >> 4) - 8);
+}
 
 /* Every byte of a page that no token was stored into is a NaN, as a half and as a float. */
 static void problem_open(problem *p, attend_shape shape, uint32_t n_q, uint32_t n_pages) {
@@ -111,9 +128,9 @@ static void put_token(cpu_level level, problem *p, uint32_t page, uint32_t t, fl
     for (uint32_t d = 0; d < p->shape.head_dim_v; d++) v[d] = test_uniform();
     attend_store(level, &p->shape, k_page(p, page), v_page(p, page), t, k, v);
     for (uint32_t d = 0; d < p->shape.head_dim_k; d++)
-        p->tokens_k[(size_t)(page * KV_PAGE + t) * p->shape.head_dim_k + d] = rounded(p->shape.type_k, k[d]);
+        p->tokens_k[(size_t)(page * KV_PAGE + t) * p->shape.head_dim_k + d] = held_k(p->shape.type_k, k_page(p, page), p->shape.head_dim_k, t, d);
     for (uint32_t d = 0; d < p->shape.head_dim_v; d++)
-        p->tokens_v[(size_t)(page * KV_PAGE + t) * p->shape.head_dim_v + d] = rounded(p->shape.type_v, v[d]);
+        p->tokens_v[(size_t)(page * KV_PAGE + t) * p->shape.head_dim_v + d] = held_v(p->shape.type_v, v_page(p, page), p->shape.head_dim_v, t, d);
 }
 
 static const float *query(const problem *p, uint32_t i) {
@@ -283,8 +300,9 @@ static attend_shape random_shape(void) {
     s.head_dim_k = test_below(3) ? dims[test_below(COUNT_OF(dims))] : 1 + test_below(140);
     s.head_dim_v = s.head_dim_k;
     if (test_below(2)) s.head_dim_v = test_below(3) ? dims[test_below(COUNT_OF(dims))] : 1 + test_below(140);
-    s.type_k     = test_below(3) ? TYPE_F16 : TYPE_F32;
-    s.type_v     = test_below(3) ? TYPE_F16 : TYPE_F32;
+    static const uint32_t types[] = { TYPE_F16, TYPE_F16, TYPE_F32, TYPE_Q8_0, TYPE_Q4_0 };
+    s.type_k     = types[test_below(COUNT_OF(types))];
+    s.type_v     = types[test_below(COUNT_OF(types))];
     s.scale      = 1.0f / sqrtf((float)s.head_dim_k);
     s.soft_cap   = test_below(3) ? 0 : 1.0f + 49.0f * fabsf(test_uniform());
     return s;
@@ -407,6 +425,79 @@ static void test_pages_after(cpu_level level) {
     }
 }
 
+/* How far a held number may be from the one that was stored: half a step of its block's scale, and the scale's own rounding. */
+static double step_of(uint32_t type, const float *x, uint32_t n, uint32_t d) {
+    double top = 0, steps = type == TYPE_Q8_0 ? 127 : 8;
+    if (type == TYPE_F32) return 0;
+    if (type == TYPE_F16) return fabs((double)x[d]) / 2048 + 3e-8;
+    for (uint32_t i = d / 32 * 32; i < n && i < d / 32 * 32 + 32; i++) top = fmax(top, fabs((double)x[i]));
+    /* Q4_0 looks for the scale that is best for the block, and reaches to 8 on one side alone */
+    return top / steps * (type == TYPE_Q4_0 ? fabs((double)x[d]) > top * 0.8 ? 1.6 : 0.6 : 0.502) + top / 2000 + 3e-8;
+}
+
+/* Neighbours that share no byte with the token. */
+static bool is_others(uint32_t type, size_t i, size_t token, bool k, uint32_t n) {
+    if (type != TYPE_F32 && type != TYPE_F16) return false;   /* looked at by their values below */
+    size_t size = type_row_bytes(type, 1);
+    return k ? i / size % KV_PAGE != token : i / size / n != token;
+}
+
+/* A store among others leaves all that these hold. */
+static void test_neighbours(cpu_level level) {
+    for (int round = 0; round < 40; round++) {
+        attend_shape s = random_shape();
+        area         k = area_take(attend_k_page_bytes(&s)), v = area_take(attend_v_page_bytes(&s));
+        float        x[MOST_DIM], *before_k = floats((size_t)KV_PAGE * MOST_DIM), *before_v = floats((size_t)KV_PAGE * MOST_DIM);
+        uint32_t     again = test_below(KV_PAGE), moved = 0;
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            for (uint32_t d = 0; d < MOST_DIM; d++) x[d] = test_uniform() * 10;
+            attend_store(level, &s, k.p, v.p, (t * 37 + 11) % KV_PAGE, x, x);
+        }
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            for (uint32_t d = 0; d < s.head_dim_k; d++) before_k[t * MOST_DIM + d] = held_k(s.type_k, k.p, s.head_dim_k, t, d);
+            for (uint32_t d = 0; d < s.head_dim_v; d++) before_v[t * MOST_DIM + d] = held_v(s.type_v, v.p, s.head_dim_v, t, d);
+        }
+        attend_store(level, &s, k.p, v.p, again, x, x);
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            if (t == again) continue;
+            for (uint32_t d = 0; d < s.head_dim_k; d++) moved += before_k[t * MOST_DIM + d] != held_k(s.type_k, k.p, s.head_dim_k, t, d);
+            for (uint32_t d = 0; d < s.head_dim_v; d++) moved += before_v[t * MOST_DIM + d] != held_v(s.type_v, v.p, s.head_dim_v, t, d);
+        }
+        CHECK(moved == 0, "%s: a store moved %u numbers of its neighbours", level_texts[level], moved);
+        free(before_k);
+        free(before_v);
+        free(k.block);
+        free(v.block);
+    }
+}
+
+/* Pages as floats: every level the same bits, and the numbers of the layout. */
+static void test_floats(cpu_level level) {
+    for (int round = 0; round < 40; round++) {
+        attend_shape s = random_shape();
+        area         k = area_take(attend_k_page_bytes(&s)), v = area_take(attend_v_page_bytes(&s));
+        area         fk = area_take((size_t)KV_PAGE * s.head_dim_k * 4), fv = area_take((size_t)KV_PAGE * s.head_dim_v * 4);
+        uint32_t     wrong = 0;
+        float        x[MOST_DIM];
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            for (uint32_t d = 0; d < MOST_DIM; d++) x[d] = test_uniform() * (t % 7 ? 10.0f : 1e-6f);
+            attend_store(level, &s, k.p, v.p, t, x, x);
+        }
+        const float *ks = page_k_floats(level, s.type_k, k.p, s.head_dim_k, (float *)(void *)fk.p);
+        const float *vs = page_v_floats(level, s.type_v, v.p, s.head_dim_v, (float *)(void *)fv.p);
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            for (uint32_t d = 0; d < s.head_dim_k; d++) wrong += ks[(size_t)d * KV_PAGE + t] != held_k(s.type_k, k.p, s.head_dim_k, t, d);
+            for (uint32_t d = 0; d < s.head_dim_v; d++) wrong += vs[(size_t)t * s.head_dim_v + d] != held_v(s.type_v, v.p, s.head_dim_v, t, d);
+        }
+        CHECK(wrong == 0 && area_whole(&k) && area_whole(&v) && area_whole(&fk) && area_whole(&fv), "%s: %u floats of types %u, %u are wrong",
+              level_texts[level], wrong, s.type_k, s.type_v);
+        free(k.block);
+        free(v.block);
+        free(fk.block);
+        free(fv.block);
+    }
+}
+
 static void test_store(cpu_level level) {
     for (int round = 0; round < 60; round++) {
         attend_shape s = random_shape();
@@ -416,18 +507,15 @@ static void test_store(cpu_level level) {
         for (uint32_t d = 0; d < MOST_DIM; d++) x[d] = test_uniform() * 100;
         attend_store(level, &s, k.p, v.p, t, x, x);
         for (uint32_t d = 0; d < s.head_dim_k; d++) {
-            size_t at = (size_t)d * KV_PAGE + t;
-            float  got = s.type_k == TYPE_F16 ? half_to_float(load_u16(k.p + 2 * at)) : load_f32(k.p + 4 * at);
-            wrong += got != rounded(s.type_k, x[d]);
+            double off = fabs((double)held_k(s.type_k, k.p, s.head_dim_k, t, d) - (double)x[d]);
+            wrong += !(off <= step_of(s.type_k, x, s.head_dim_k, d));
         }
         for (uint32_t d = 0; d < s.head_dim_v; d++) {
-            size_t at = (size_t)t * s.head_dim_v + d;
-            float  got = s.type_v == TYPE_F16 ? half_to_float(load_u16(v.p + 2 * at)) : load_f32(v.p + 4 * at);
-            wrong += got != rounded(s.type_v, x[d]);
+            double off = fabs((double)held_v(s.type_v, v.p, s.head_dim_v, t, d) - (double)x[d]);
+            wrong += !(off <= step_of(s.type_v, x, s.head_dim_v, d));
         }
-        size_t size_k = type_row_bytes(s.type_k, 1), size_v = type_row_bytes(s.type_v, 1);
-        for (size_t i = 0; i < k.n; i++) touched += k.p[i] != GUARD_BYTE && i / size_k % KV_PAGE != t;
-        for (size_t i = 0; i < v.n; i++) touched += v.p[i] != GUARD_BYTE && i / size_v / s.head_dim_v != t;
+        for (size_t i = 0; i < k.n; i++) touched += k.p[i] != GUARD_BYTE && is_others(s.type_k, i, t, true, s.head_dim_k);
+        for (size_t i = 0; i < v.n; i++) touched += v.p[i] != GUARD_BYTE && is_others(s.type_v, i, t, false, s.head_dim_v);
         CHECK(wrong == 0 && touched == 0 && area_whole(&k) && area_whole(&v),
               "%s: store of %u/%u: %u wrong, %u others touched",
               level_texts[level], s.head_dim_k, s.head_dim_v, wrong, touched);
@@ -448,6 +536,8 @@ int main(void) {
             continue;
         }
         test_store(level);
+        test_neighbours(level);
+        test_floats(level);
         test_extremes(level);
         test_pages_after(level);
         test_largest(level);

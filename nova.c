@@ -33492,13 +33492,15 @@ static void slide(nova_session *s, uint32_t n) {
     memmove(s->ids + s->n_sinks, s->ids + s->n_sinks + drop, (size_t)(window - drop) * sizeof *s->ids);
 }
 
-/* Most tokens that go into one pass of a session: a sliding one must keep part of its window in front of them. */
-static uint32_t most_at_once(const nova_session *s) {
-    const engine_plan *p = &s->engine->plan;
-    uint32_t           most = (uint32_t)size_min(p->n_batch, gpu_columns(s->engine->gpu));
-    if (s->desc.limit != NOVA_LIMIT_SLIDE) return most;
-    return (uint32_t)size_max(1, size_min(most, (p->n_ctx - s->n_sinks) / 2));
+/* Most tokens that room is made for at once: a sliding session must keep part of its window in front of them. Neither the batch nor
+ * a device's pace decides it, since what was dropped shows in the logits. */
+#define MOST_AT_ONCE 512
+static size_t most_at_once(const nova_session *s) {
+    return s->desc.limit == NOVA_LIMIT_SLIDE ? size_max(1, size_min(MOST_AT_ONCE, (s->engine->plan.n_ctx - s->n_sinks) / 2)) : SIZE_MAX;
 }
+
+/* Most tokens of a session that go into one pass. */
+static size_t most_in_pass(const nova_session *s) { return size_min(s->engine->plan.n_batch, gpu_columns(s->engine->gpu)); }
 
 static nova_result check_room(const nova_session *s, int64_t held, size_t n, nova_error *error) {
     uint32_t n_ctx = s->engine->plan.n_ctx;
@@ -33539,12 +33541,10 @@ static nova_result not_a_number(const nova_session *s, nova_error *error) {
     return fail(error, NOVA_ERROR_NUMBER, "the logits behind token %lld are no finite numbers", (long long)s->seq.n_tokens - 1);
 }
 
-/* One pass: the pending token, if there is one, and some of the ids. *taken is how many of these. */
-static nova_result feed_pass(nova_session *s, const feed *f, size_t at, size_t *taken, nova_error *error) {
-    nova_engine *e       = s->engine;
-    uint32_t     pending = s->pending != NO_TOKEN;
-    uint32_t     n       = (uint32_t)size_min(f->n - at, most_at_once(s) - pending);
-    TRY(reserve(s, n + pending, error));
+/* One pass: the pending token, if there is one, and some of up to `most` ids. *taken is how many of these. */
+static nova_result feed_pass(nova_session *s, const feed *f, size_t at, size_t most, size_t *taken, nova_error *error) {
+    nova_engine *e = s->engine;
+    uint32_t     n = (uint32_t)size_min(most, most_in_pass(s) - (s->pending != NO_TOKEN));
     pass_begin(e);
     pass_add(e, s, f->ids + at, n, f->fn ? n : at + n == f->n);
     TRY(run_body(e, 0, error));
@@ -33559,9 +33559,14 @@ static nova_result feed_pass(nova_session *s, const feed *f, size_t at, size_t *
 }
 
 static nova_result feed_all(nova_session *s, const feed *f, nova_error *error) {
-    for (size_t at = 0, taken = 0; at < f->n; at += taken) {
+    for (size_t at = 0, taken = 0, end = 0; at < f->n; at += taken) {
         if (take_cancel(s)) return fail(error, NOVA_CANCELLED, "cancelled");
-        nova_result result = feed_pass(s, f, at, &taken, error);
+        if (at == end) {
+            size_t pending = s->pending != NO_TOKEN;   /* of the first pass, alone where there is room for one */
+            end = at + size_min(f->n - at, most_at_once(s) - pending);
+            TRY(reserve(s, (uint32_t)(end - at + pending), error));
+        }
+        nova_result result = feed_pass(s, f, at, end - at, &taken, error);
         if (result == NOVA_CANCELLED) take_cancel(s);
         if (result != NOVA_OK) return result;
         if (s->desc.progress && !s->desc.progress(s->desc.progress_user, "prompt", at + taken, f->n))

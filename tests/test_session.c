@@ -539,6 +539,46 @@ static void test_misuse(void) {
     tiny_free(&t);
 }
 
+/* What a sliding session has dropped does not depend on the batch, nor do its logits. */
+static void test_slide_batches(void) {
+    static const uint32_t batches[] = {0, 1, 7, 16, 33, 64};
+    tiny   t;
+    float *first = (float *)calloc(TINY_VOCAB, sizeof *first);
+    tiny_make(&t, 2, false);
+    for (size_t b = 0; b < COUNT_OF(batches); b++) {
+        rig               r;
+        int32_t           ids[300];
+        nova_token        token;
+        nova_session_info info;
+        nova_session_desc sd;
+        nova_engine_desc  d = engine_desc(100, 2);
+        memset(&sd, 0, sizeof sd);
+        sd.limit = NOVA_LIMIT_SLIDE, sd.ignore_end = true;
+        d.n_batch = batches[b];
+        for (int i = 0; i < 300; i++) ids[i] = 3 + i * 11 % (TINY_VOCAB - 3);
+        CHECK(rig_try(&r, &t, &d, &sd), "%s", r.error.message);
+        for (uint32_t i = 0, n = 60; i < 5; i++, n += 40) {   /* with a token between, which is pending then */
+            CHECK(nova_session_feed(r.session, ids, n, &r.error) == NOVA_OK, "%s", r.error.message);
+            CHECK(nova_session_next(r.session, &token, &r.error) == NOVA_OK, "%s", r.error.message);
+        }
+        nova_session_get_info(r.session, &info);
+        const float *logits = nova_session_logits(r.session, &r.error);
+        CHECK(logits && info.n_tokens == 705 && info.n_dropped > 600, "%llu tokens, %llu dropped", (unsigned long long)info.n_tokens,
+              (unsigned long long)info.n_dropped);
+        double off = 0, sum = 1e-30;
+        for (int i = 0; logits && i < TINY_VOCAB; i++) {
+            if (b == 0) first[i] = logits[i];
+            off += ((double)logits[i] - first[i]) * ((double)logits[i] - first[i]);
+            sum += (double)first[i] * first[i];
+        }
+        CHECK(off / sum < 1e-6, "batches of %u: nmse %g", batches[b], off / sum);
+        rig_close(&r);
+    }
+    free(first);
+    tiny_free(&t);
+}
+
+
 int main(void) {
     test_begin(20261201);
     for (int i = 0; i < 4; i++) test_forward(i % 2);
@@ -558,5 +598,6 @@ int main(void) {
     test_faults();
     test_misaligned();
     test_misuse();
+    test_slide_batches();
     return test_end();
 }

@@ -4913,7 +4913,8 @@ typedef enum activation {
     ACT_GELU,       /* tanh form, as Gemma and GPT-2 */
     ACT_GELU_ERF,
     ACT_RELU,
-    ACT_RELU_SQR    /* max(x, 0)^2 */
+    ACT_RELU_SQR,   /* max(x, 0)^2 */
+    ACT_SWIGLU_CLAMPED   /* gpt-oss: g = min(gate, 7), g * sigmoid(1.702 g) * (1 + max(-7, min(up, 7))); of a gate alone without the last factor */
 } activation;
 
 /* y = act(x), in place allowed. exp and tanh are within 2 ulp of the exact ones, also for huge and tiny x; NaN stays
@@ -4923,7 +4924,9 @@ static void vector_act(cpu_level level, activation act, float *y, const float *x
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n);
 
 static void  vector_add(cpu_level level, float *y, const float *x, size_t n);              /* y += x */
-NOVA_UNUSED static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
+static void  vector_add_scaled(float *y, const float *x, float scale, size_t n);           /* y += scale * x */
+static void  vector_cap(float *y, float cap, size_t n);                                    /* y = cap * tanh(y / cap) */
+static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
 NOVA_UNUSED static float vector_dot(cpu_level level, const float *a, const float *b, size_t n);
 /* Softmax in place; the largest element is subtracted first. Zeros where all is -infinity. */
 NOVA_UNUSED static void  vector_softmax(cpu_level level, float *x, size_t n);
@@ -5032,6 +5035,7 @@ static float act_plain(activation act, float x) {
     case ACT_GELU_ERF: return gate_plain(d, 0.5 * erfc(-d * 0.70710678118654752));
     case ACT_RELU:     return x > 0 ? x : 0;
     case ACT_RELU_SQR: return x > 0 ? x * x : 0;
+    case ACT_SWIGLU_CLAMPED: break;   /* not by elements of one vector */
     }
     return x;
 }
@@ -5203,6 +5207,7 @@ AVX2 __m256 act_avx2(activation act, __m256 x) {
     __m256 positive;
     switch (act) {
     case ACT_NONE:     break;
+    case ACT_SWIGLU_CLAMPED: break;
     case ACT_SILU:     return gate_avx2(x, sigmoid_avx2(x));
     case ACT_GELU:
         return gate_avx2(x, sigmoid_avx2(_mm256_mul_ps(
@@ -5489,6 +5494,7 @@ AVX512 __m512 act_avx512(activation act, __m512 x) {
     __m512 positive;
     switch (act) {
     case ACT_NONE:     break;
+    case ACT_SWIGLU_CLAMPED: break;
     case ACT_SILU:     return gate_avx512(x, sigmoid_avx512(x));
     case ACT_GELU:
         return gate_avx512(x, sigmoid_avx512(_mm512_mul_ps(
@@ -5561,7 +5567,20 @@ static void vector_act(cpu_level level, activation act, float *y, const float *x
     vector_glu(level, act, y, x, NULL, n);
 }
 
+/* As in OpenAI's gpt-oss reference: limit 7, alpha 1.702. */
+static void swiglu_clamped(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float g = gate[i] > 7.0f ? 7.0f : gate[i], u = up ? up[i] : 0.0f;
+        u = u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
+        y[i] = g / (1.0f + exp_plain(-1.702f * g)) * (u + 1.0f);
+    }
+}
+
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n) {
+    if (act == ACT_SWIGLU_CLAMPED) {
+        swiglu_clamped(y, gate, up, n);
+        return;
+    }
     BY_LEVEL(level, glu_plain(act, y, gate, up, n), glu_avx2(act, y, gate, up, n), glu_avx512(act, y, gate, up, n))
 }
 
@@ -5569,7 +5588,15 @@ static void vector_add(cpu_level level, float *y, const float *x, size_t n) {
     FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] += x[i], add_avx2(y, x, n))
 }
 
-NOVA_UNUSED static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
+static void vector_add_scaled(float *y, const float *x, float scale, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += scale * x[i];
+}
+
+static void vector_cap(float *y, float cap, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = cap * tanh_plain(y[i] / cap);
+}
+
+static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
     FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] *= scale, scale_avx2(y, scale, n))
 }
 
@@ -5623,9 +5650,8 @@ static void vector_rope(cpu_level level, float *x, const float *cos_sin, uint32_
 
 #define KV_PAGE 64
 
-/* Types that pages may have: F32, F16, Q8_0, Q4_0. */
-static bool   page_has_type(uint32_t type);
-static bool   page_is_plain(uint32_t type);                     /* F32 or F16 */
+/* F32 or F16; else Q8_0 or Q4_0. */
+static bool   page_is_plain(uint32_t type);
 static size_t page_k_bytes(uint32_t type, uint32_t head_dim);   /* multiples of 64 */
 static size_t page_v_bytes(uint32_t type, uint32_t head_dim);
 
@@ -5654,7 +5680,6 @@ static const float *page_v_floats(cpu_level level, uint32_t type, const void *pa
 static uint32_t page_blocks(uint32_t head_dim) { return head_dim / PAGE_BLOCK + (head_dim % PAGE_BLOCK != 0); }
 
 static bool page_is_plain(uint32_t type) { return type == TYPE_F32 || type == TYPE_F16; }
-static bool page_has_type(uint32_t type) { return page_is_plain(type) || type == TYPE_Q8_0 || type == TYPE_Q4_0; }
 
 /* Bytes of so many codes. */
 static size_t code_bytes(uint32_t type, size_t n) { return type == TYPE_Q4_0 ? n / 2 : type == TYPE_Q8_0 ? n : n * type_row_bytes(type, 1); }
@@ -5681,7 +5706,7 @@ static size_t page_v_bytes(uint32_t type, uint32_t head_dim) {
 #define LARGEST_HALF 65504.0f
 #define HALF_NAN     0x7e00u
 
-static float largest_of(const float *x, uint32_t n) {   /* with its sign */
+static float signed_largest(const float *x, uint32_t n) {   /* with its sign */
     float top = 0;
     for (uint32_t i = 0; i < n; i++)
         if (fabsf(x[i]) > fabsf(top)) top = x[i];
@@ -5705,7 +5730,7 @@ static int nearest_code(float x, float inverse, int low, int high) {
 
 /* The scale of 4-bit codes: the one of the largest, then the best one for the codes that it gives (least squares). */
 static float scale_of_4_bits(const float *x, uint32_t n) {
-    float d = largest_of(x, n) / -8.0f, inverse = 1.0f / d, xy = 0, yy = 0;
+    float d = signed_largest(x, n) / -8.0f, inverse = 1.0f / d, xy = 0, yy = 0;
     if (d == 0 || !f32_is_finite(inverse)) return 0;
     for (uint32_t i = 0; i < n; i++) {
         float y = (float)nearest_code(x[i], inverse, -8, 7);
@@ -5719,7 +5744,7 @@ static float scale_of_4_bits(const float *x, uint32_t n) {
  * rounded to a half before the codes are found. */
 static uint16_t block_codes(uint32_t type, const float *x, uint32_t n, uint8_t codes[PAGE_BLOCK]) {
     bool     wide = type == TYPE_Q8_0, finite = all_finite(x, n);
-    float    d    = !finite ? 0 : wide ? fabsf(largest_of(x, n)) / 127.0f : scale_of_4_bits(x, n);
+    float    d    = !finite ? 0 : wide ? fabsf(signed_largest(x, n)) / 127.0f : scale_of_4_bits(x, n);
     uint16_t half = scale_half(d);
     float    s    = half_to_float(half), inverse = s == 0 ? 0 : 1.0f / s;
     for (uint32_t i = 0; i < PAGE_BLOCK; i++) {
@@ -5918,7 +5943,7 @@ static const float *page_v_floats(cpu_level level, uint32_t type, const void *pa
 
 typedef struct attend_shape {
     uint32_t head_dim_k, head_dim_v;   /* any, up to 1024 */
-    uint32_t type_k, type_v;           /* page_has_type */
+    uint32_t type_k, type_v;           /* F32, F16, Q8_0 or Q4_0 */
     float    scale;                    /* of q . k */
     float    soft_cap;                 /* score = cap * tanh(score / cap); 0: none */
 } attend_shape;
@@ -17487,11 +17512,15 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
 /* ---- Tensors by role ---- */
 
 /* What the sizes of tensors are called; their values are a model's or a layer's (dim_of). */
-typedef enum model_dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_ATT, DIM_FF, DIM_VOCAB, DIM_ROPE, DIM_COUNT } model_dim;
+typedef enum model_dim {
+    DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_QKV, DIM_HEAD, DIM_HEADS, DIM_ATT, DIM_FF, DIM_FF_TWICE, DIM_FF_EXPERT, DIM_FF_SHARED,
+    DIM_EXPERTS, DIM_VOCAB, DIM_ROPE, DIM_POSITIONS, DIM_COUNT
+} model_dim;
 
-/* role, name in the file, row length, rows (DIM_ONE: a vector) */
+/* role, name in the file, row length, rows (DIM_ONE: a vector). Vectors of DIM_HEAD may have as many for each head. */
 #define MODEL_TENSORS(X)                                      \
     X(TOKEN_EMBD, "token_embd", DIM_EMBD, DIM_VOCAB)          \
+    X(POSITION_EMBD, "position_embd", DIM_EMBD, DIM_POSITIONS) \
     X(OUTPUT_NORM, "output_norm", DIM_EMBD, DIM_ONE)          \
     X(OUTPUT, "output", DIM_EMBD, DIM_VOCAB)                  \
     X(ROPE_FREQS, "rope_freqs", DIM_ROPE, DIM_ONE)            \
@@ -17503,11 +17532,28 @@ typedef enum model_dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_ATT, DIM_FF
     X(ATTN_Q, "attn_q", DIM_EMBD, DIM_Q)                      \
     X(ATTN_K, "attn_k", DIM_EMBD, DIM_K)                      \
     X(ATTN_V, "attn_v", DIM_EMBD, DIM_V)                      \
+    X(ATTN_QKV, "attn_qkv", DIM_EMBD, DIM_QKV)                \
+    X(ATTN_Q_NORM, "attn_q_norm", DIM_HEAD, DIM_ONE)          \
+    X(ATTN_K_NORM, "attn_k_norm", DIM_HEAD, DIM_ONE)          \
+    X(ATTN_SINKS, "attn_sinks", DIM_HEADS, DIM_ONE)           \
+    X(ATTN_SUB_NORM, "attn_sub_norm", DIM_ATT, DIM_ONE)       \
     X(ATTN_OUT, "attn_output", DIM_ATT, DIM_EMBD)             \
+    X(ATTN_POST_NORM, "post_attention_norm", DIM_EMBD, DIM_ONE) \
     X(FFN_NORM, "ffn_norm", DIM_EMBD, DIM_ONE)                \
     X(FFN_GATE, "ffn_gate", DIM_EMBD, DIM_FF)                 \
     X(FFN_UP, "ffn_up", DIM_EMBD, DIM_FF)                     \
-    X(FFN_DOWN, "ffn_down", DIM_FF, DIM_EMBD)
+    X(FFN_UP_TWICE, "ffn_up", DIM_EMBD, DIM_FF_TWICE)         \
+    X(FFN_SUB_NORM, "ffn_sub_norm", DIM_FF, DIM_ONE)          \
+    X(FFN_DOWN, "ffn_down", DIM_FF, DIM_EMBD)                 \
+    X(FFN_POST_NORM, "post_ffw_norm", DIM_EMBD, DIM_ONE)      \
+    X(ROUTER, "ffn_gate_inp", DIM_EMBD, DIM_EXPERTS)          \
+    X(EXPERTS_GATE, "ffn_gate_exps", DIM_EMBD, DIM_FF_EXPERT) \
+    X(EXPERTS_UP, "ffn_up_exps", DIM_EMBD, DIM_FF_EXPERT)     \
+    X(EXPERTS_DOWN, "ffn_down_exps", DIM_FF_EXPERT, DIM_EMBD) \
+    X(SHARED_ROUTER, "ffn_gate_inp_shexp", DIM_EMBD, DIM_ONE) \
+    X(SHARED_GATE, "ffn_gate_shexp", DIM_EMBD, DIM_FF_SHARED) \
+    X(SHARED_UP, "ffn_up_shexp", DIM_EMBD, DIM_FF_SHARED)     \
+    X(SHARED_DOWN, "ffn_down_shexp", DIM_FF_SHARED, DIM_EMBD)
 
 typedef enum role {
 #define ROLE_ENUM(role, name, n_in, n_out) ROLE_##role,
@@ -17519,25 +17565,53 @@ typedef enum role {
 
 #define ROLE_BIT(role) ((uint64_t)1 << ROLE_##role)
 
+/* Roles whose matrices are stacked, one for each expert. */
+#define ROLES_STACKED (ROLE_BIT(EXPERTS_GATE) | ROLE_BIT(EXPERTS_UP) | ROLE_BIT(EXPERTS_DOWN))
+
 /* One tensor in use. A matrix is read where it lies; a vector is always float32 (in the file, or converted). */
 typedef struct model_tensor {
     weight       w;      /* data NULL: the model has none */
     const float *vec;    /* a vector's floats, NULL for a matrix */
-    const float *bias;   /* "<name>.bias", or NULL */
+    const float *bias;   /* "<name>.bias", or NULL; of stacked matrices all, one behind the other */
+    uint32_t     n_vec;  /* floats of the vector */
 } model_tensor;
 
 /* ---- Architectures ---- */
+
+/* What sets an architecture apart from llama, beyond its tensors. */
+enum {
+    ARCH_NEOX          = 1,      /* rotary pairs (i, i + n/2), else (2i, 2i + 1) */
+    ARCH_WHOLE_HEAD    = 2,      /* rotary positions turn all of a head */
+    ARCH_NO_ROPE       = 4,
+    ARCH_EMBED_SQRT    = 8,      /* embeddings are multiplied by sqrt(n_embd) */
+    ARCH_POST_IS_FFN   = 16,     /* the tensor post_attention_norm stands in front of the FFN, as ffn_norm does elsewhere */
+    ARCH_PARALLEL      = 32,     /* where ffn_norm is missing, the FFN reads what attention reads */
+    ARCH_INVERSE_LOGIT = 64,     /* logits are divided by logit_scale */
+    ARCH_NORM_WEIGHTS  = 128,    /* weights of the chosen experts are made to sum to 1 */
+    ARCH_ROUTE_EARLY   = 256,    /* experts are chosen by what the layer reads, in front of attention */
+    ARCH_DENSE_FIRST   = 512,    /* of a window's period the first layer is the one without a window, and then without rotary
+                                    positions; else the last is */
+};
+
+/* How a router's logits become weights: softmax or sigmoid of all, or softmax of the chosen. The file's numbers. */
+typedef enum gating { GATING_DEFAULT, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN } gating;
 
 typedef struct arch {
     const char *name;
     uint64_t    required, optional;   /* ROLE_BITs: tensors that must and that may be there */
     norm_kind   norm;
-    activation  act;                  /* of the feed-forward layer; gated where ROLE_FFN_GATE is required */
-    bool        rope_neox;            /* pairs (i, i + n/2), else (2i, 2i + 1) */
-    bool        rope_whole_head;      /* n_rot must be the head size */
+    activation  act;                  /* of the feed-forward layer; gated where there is a gate */
+    uint32_t    flags;                /* ARCH_... */
+    uint32_t    window_period;        /* of so many layers one has no window; 0: none has one */
+    float       rope_base_local;      /* of layers with a window; 0: as the others, scaling included */
+    uint32_t    widest_layers;        /* a model of so many layers scales attention by n_embd / n_head; 0: none does */
+    float       attn_cap, logit_cap;  /* defaults of the soft caps; 0: none */
+    gating      route;
 } arch;
 
 /* ---- Hyper-parameters ---- */
+
+#define MAX_EXPERTS 1024
 
 typedef enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LONGROPE } rope_scaling;
 
@@ -17547,12 +17621,18 @@ typedef struct rope_params {
     uint32_t     n_rot;
     uint32_t     n_ctx_orig;                 /* context before scaling */
     float        freq_base, factor;          /* factor: of the scaling, 1: none */
+    float        freq_base_local;            /* of layers with a window, which then have no scaling; 0: as the others */
     float        attn_factor;                /* multiplies cosine and sine */
     float        ext_factor, beta_fast, beta_slow, log_multiplier;   /* YaRN, arXiv 2309.00071; ext_factor < 0: by type */
 } rope_params;
 
+/* Which rotary positions a layer has. */
+enum { ROPE_GLOBAL, ROPE_LOCAL, ROPE_KINDS, ROPE_NOT = ROPE_KINDS };
+
 typedef struct model_layer {
     uint32_t n_head, n_head_kv, n_ff;
+    uint32_t window;     /* tokens that a query sees, itself included; 0: all */
+    uint32_t rope;       /* ROPE_... */
     model_tensor t[ROLE_COUNT - ROLE_MODEL_COUNT];
 } model_layer;
 
@@ -17575,6 +17655,13 @@ struct nova_model {
     uint32_t    head_dim_k, head_dim_v;
     float       norm_eps;
     float       attn_scale;         /* of q . k */
+    float       attn_cap, logit_cap;   /* soft caps: cap * tanh(x / cap); 0: none */
+    float       embed_scale, residual_scale, logit_scale;
+    uint32_t    n_expert, n_expert_used, n_ff_expert, n_ff_shared;   /* n_expert 0: none */
+    float       expert_scale;       /* of the chosen experts' weights */
+    gating      route;
+    bool        norm_weights;
+    uint32_t    n_positions;        /* learned ones; 0: none */
     rope_params rope;
     model_tensor t[ROLE_MODEL_COUNT];
     model_layer *layers;
@@ -17591,14 +17678,54 @@ static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d);
 
 /* ---- Architectures: one row each ---- */
 
-#define BLOCK_TENSORS                                                                                              \
-    (ROLE_BIT(TOKEN_EMBD) | ROLE_BIT(OUTPUT_NORM) | ROLE_BIT(ATTN_NORM) | ROLE_BIT(ATTN_Q) | ROLE_BIT(ATTN_K) |    \
-     ROLE_BIT(ATTN_V) | ROLE_BIT(ATTN_OUT) | ROLE_BIT(FFN_NORM) | ROLE_BIT(FFN_UP) | ROLE_BIT(FFN_DOWN))
-#define ROPE_TENSORS (ROLE_BIT(ROPE_FREQS) | ROLE_BIT(ROPE_LONG) | ROLE_BIT(ROPE_SHORT))
+#define ROLES_BLOCK  (ROLE_BIT(TOKEN_EMBD) | ROLE_BIT(OUTPUT_NORM) | ROLE_BIT(ATTN_OUT))
+#define ROLES_QKV    (ROLE_BIT(ATTN_Q) | ROLE_BIT(ATTN_K) | ROLE_BIT(ATTN_V))
+#define ROLES_NORMS  (ROLE_BIT(ATTN_NORM) | ROLE_BIT(FFN_NORM))
+#define ROLES_POST   (ROLE_BIT(ATTN_POST_NORM) | ROLE_BIT(FFN_POST_NORM))
+#define ROLES_QK     (ROLE_BIT(ATTN_Q_NORM) | ROLE_BIT(ATTN_K_NORM))
+#define ROLES_PLAIN  (ROLE_BIT(FFN_UP) | ROLE_BIT(FFN_DOWN))
+#define ROLES_GATED  (ROLES_PLAIN | ROLE_BIT(FFN_GATE))
+#define ROLES_MOE    (ROLE_BIT(ROUTER) | ROLES_STACKED)
+#define ROLES_SHARED (ROLE_BIT(SHARED_GATE) | ROLE_BIT(SHARED_UP) | ROLE_BIT(SHARED_DOWN))
+#define ROLES_ROPE   (ROLE_BIT(ROPE_FREQS) | ROLE_BIT(ROPE_LONG) | ROLE_BIT(ROPE_SHORT))
+#define ROLES_OUT    (ROLE_BIT(OUTPUT) | ROLES_ROPE)
+
+#define ROLES_LLAMA  (ROLES_BLOCK | ROLES_QKV | ROLES_NORMS)
 
 static const arch archs[] = {
-    {"llama", BLOCK_TENSORS | ROLE_BIT(FFN_GATE), ROLE_BIT(OUTPUT) | ROPE_TENSORS, NORM_RMS, ACT_SILU, false, true},
-    {"arcee", BLOCK_TENSORS, ROLE_BIT(OUTPUT) | ROPE_TENSORS, NORM_RMS, ACT_RELU_SQR, false, true},
+    /* name, required, optional, norm, activation, flags, window period, local base, widest, caps, routing */
+    {"llama", ROLES_LLAMA, ROLES_OUT | ROLES_GATED | ROLES_MOE, NORM_RMS, ACT_SILU, ARCH_WHOLE_HEAD | ARCH_NORM_WEIGHTS,
+     0, 0, 0, 0, 0, GATING_SOFTMAX},
+    {"arcee", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_RMS, ACT_RELU_SQR, ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"qwen2", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"qwen2moe", ROLES_LLAMA | ROLES_MOE | ROLES_SHARED | ROLE_BIT(SHARED_ROUTER), ROLES_OUT, NORM_RMS, ACT_SILU,
+     ARCH_NEOX | ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_SOFTMAX},
+    {"qwen3", ROLES_LLAMA | ROLES_QK | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"qwen3moe", ROLES_LLAMA | ROLES_QK | ROLES_MOE, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WHOLE_HEAD | ARCH_NORM_WEIGHTS,
+     0, 0, 0, 0, 0, GATING_SOFTMAX},
+    {"gemma", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_GELU, ARCH_NEOX | ARCH_EMBED_SQRT, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"gemma2", ROLES_LLAMA | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_GELU, ARCH_NEOX | ARCH_EMBED_SQRT,
+     2, 0, 46, 50, 30, GATING_DEFAULT},
+    {"gemma3", ROLES_LLAMA | ROLES_POST | ROLES_QK | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_GELU, ARCH_NEOX | ARCH_EMBED_SQRT,
+     6, 10000, 62, 0, 0, GATING_DEFAULT},
+    {"phi2", ROLES_BLOCK | ROLE_BIT(ATTN_NORM) | ROLES_PLAIN, ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_LAYER, ACT_GELU,
+     ARCH_NEOX | ARCH_PARALLEL, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"phi3", ROLES_BLOCK | ROLES_NORMS | ROLE_BIT(FFN_UP_TWICE) | ROLE_BIT(FFN_DOWN), ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_RMS, ACT_SILU,
+     ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"gpt-oss", ROLES_BLOCK | ROLES_QKV | ROLE_BIT(ATTN_NORM) | ROLE_BIT(ATTN_POST_NORM) | ROLE_BIT(ATTN_SINKS) | ROLES_MOE, ROLES_OUT, NORM_RMS,
+     ACT_SWIGLU_CLAMPED, ARCH_NEOX | ARCH_POST_IS_FFN, 2, 0, 0, 0, 0, GATING_SOFTMAX_CHOSEN},
+    {"smallthinker", ROLES_LLAMA | ROLES_MOE, ROLES_OUT, NORM_RMS, ACT_RELU,
+     ARCH_NEOX | ARCH_ROUTE_EARLY | ARCH_DENSE_FIRST | ARCH_NORM_WEIGHTS, 4, 0, 0, 0, 0, GATING_SIGMOID},
+    {"nemotron", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_RELU_SQR, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"olmo2", ROLES_BLOCK | ROLES_QKV | ROLES_QK | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"granite", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_INVERSE_LOGIT, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"starcoder2", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_GELU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"gpt2", ROLES_BLOCK | ROLES_NORMS | ROLES_PLAIN | ROLE_BIT(POSITION_EMBD), ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_LAYER, ACT_GELU,
+     ARCH_NO_ROPE, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"stablelm", ROLES_BLOCK | ROLES_QKV | ROLE_BIT(ATTN_NORM) | ROLES_GATED, ROLES_OUT | ROLES_QK | ROLE_BIT(FFN_NORM), NORM_LAYER, ACT_SILU,
+     ARCH_NEOX | ARCH_PARALLEL, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"bitnet", ROLES_LLAMA | ROLES_GATED | ROLE_BIT(ATTN_SUB_NORM) | ROLE_BIT(FFN_SUB_NORM), ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX,
+     0, 0, 0, 0, 0, GATING_DEFAULT},
 };
 
 typedef struct role_info {
@@ -17616,16 +17743,24 @@ static const role_info role_infos[ROLE_COUNT] = {
 
 static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d) {
     switch (d) {
-    case DIM_ONE:   return 1;
-    case DIM_EMBD:  return m->n_embd;
-    case DIM_VOCAB: return m->n_vocab;
-    case DIM_ROPE:  return m->rope.n_rot / 2;
-    case DIM_Q:     return l ? l->n_head * m->head_dim_k : 0;
-    case DIM_K:     return l ? l->n_head_kv * m->head_dim_k : 0;
-    case DIM_V:     return l ? l->n_head_kv * m->head_dim_v : 0;
-    case DIM_ATT:   return l ? l->n_head * m->head_dim_v : 0;
-    case DIM_FF:    return l ? l->n_ff : 0;
-    case DIM_COUNT: break;
+    case DIM_ONE:       return 1;
+    case DIM_EMBD:      return m->n_embd;
+    case DIM_VOCAB:     return m->n_vocab;
+    case DIM_ROPE:      return m->rope.n_rot / 2;
+    case DIM_POSITIONS: return m->n_positions;
+    case DIM_HEAD:      return m->head_dim_k;
+    case DIM_EXPERTS:   return m->n_expert;
+    case DIM_FF_EXPERT: return m->n_ff_expert;
+    case DIM_FF_SHARED: return m->n_ff_shared;
+    case DIM_HEADS:     return l ? l->n_head : 0;
+    case DIM_Q:         return l ? l->n_head * m->head_dim_k : 0;
+    case DIM_K:         return l ? l->n_head_kv * m->head_dim_k : 0;
+    case DIM_V:         return l ? l->n_head_kv * m->head_dim_v : 0;
+    case DIM_QKV:       return dim_of(m, l, DIM_Q) + dim_of(m, l, DIM_K) + dim_of(m, l, DIM_V);
+    case DIM_ATT:       return l ? l->n_head * m->head_dim_v : 0;
+    case DIM_FF:        return l ? l->n_ff : 0;
+    case DIM_FF_TWICE:  return l ? 2 * l->n_ff : 0;
+    case DIM_COUNT:     break;
     }
     return 0;
 }
@@ -17736,10 +17871,92 @@ static nova_result read_rope(nova_model *m, nova_error *error) {
         r->scaling = scalings[i].kind;
     }
     if (r->factor == 0.0f || r->scaling == ROPE_SCALING_NONE) r->factor = 1.0f;
-    if (r->n_rot == 0 || r->n_rot % 2 != 0 || r->n_rot > m->head_dim_k || (m->kind->rope_whole_head && r->n_rot != m->head_dim_k))
+    if (m->kind->flags & ARCH_NO_ROPE) {
+        r->n_rot = 0;
+        return NOVA_OK;
+    }
+    if (r->n_rot == 0 || r->n_rot % 2 != 0 || r->n_rot > m->head_dim_k || ((m->kind->flags & ARCH_WHOLE_HEAD) && r->n_rot != m->head_dim_k))
         return fail(error, NOVA_ERROR_FORMAT, "RoPE turns %u of %u dimensions of a head", r->n_rot, m->head_dim_k);
-    if (!(r->freq_base > 0.0f) || !(r->factor > 0.0f) || r->n_ctx_orig == 0 || !(r->beta_fast > 0.0f) || !(r->beta_slow > 0.0f))
+    r->freq_base_local = m->kind->rope_base_local;
+    TRY(read_f32(m, "rope.freq_base_swa", &r->freq_base_local, error));
+    if (!(r->freq_base_local >= 0.0f) || !(r->freq_base > 0.0f) || !(r->factor > 0.0f) || r->n_ctx_orig == 0 || !(r->beta_fast > 0.0f) || !(r->beta_slow > 0.0f))
         return fail(error, NOVA_ERROR_FORMAT, "RoPE base, scaling factor, betas and original context must be positive");
+    return NOVA_OK;
+}
+
+/* Factors and caps: finite, and 0 where there is none. */
+static nova_result read_factor(const nova_model *m, const char *name, float fallback, float *out, nova_error *error) {
+    *out = fallback;
+    TRY(read_f32(m, name, out, error));
+    if (!f32_is_finite(*out) || *out < 0.0f) return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is no positive number", arch_key(m, name).z);
+    if (*out == 0.0f) *out = fallback;
+    return NOVA_OK;
+}
+
+static nova_result read_factors(nova_model *m, nova_error *error) {
+    bool embed_sqrt = m->kind->flags & ARCH_EMBED_SQRT;
+    TRY(read_factor(m, "attn_logit_softcapping", m->kind->attn_cap, &m->attn_cap, error));
+    TRY(read_factor(m, "final_logit_softcapping", m->kind->logit_cap, &m->logit_cap, error));
+    TRY(read_factor(m, "embedding_scale", embed_sqrt ? sqrtf((float)m->n_embd) : 1.0f, &m->embed_scale, error));
+    TRY(read_factor(m, "residual_scale", 1.0f, &m->residual_scale, error));
+    TRY(read_factor(m, "logit_scale", 1.0f, &m->logit_scale, error));
+    if (m->kind->flags & ARCH_INVERSE_LOGIT) m->logit_scale = 1.0f / m->logit_scale;
+    return NOVA_OK;
+}
+
+/* Windows: which layers have one, and what rotary positions these have. */
+static nova_result read_windows(nova_model *m, nova_error *error) {
+    uint32_t window = 0, period = m->kind->window_period;
+    if (period == 0 || (m->kind->flags & ARCH_NO_ROPE)) {
+        for (uint32_t il = 0; il < m->n_layer; il++) m->layers[il].rope = m->kind->flags & ARCH_NO_ROPE ? ROPE_NOT : ROPE_GLOBAL;
+        return NOVA_OK;
+    }
+    TRY(read_u32(m, "attention.sliding_window", &window, error));
+    TRY(read_u32(m, "attention.sliding_window_pattern", &period, error));
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        bool first = m->kind->flags & ARCH_DENSE_FIRST;
+        bool full  = window == 0 || period == 0 || il % period == (first ? 0 : period - 1);
+        m->layers[il].window = full ? 0 : window;
+        m->layers[il].rope   = !full && m->rope.freq_base_local > 0.0f ? ROPE_LOCAL : full && window && first ? ROPE_NOT : ROPE_GLOBAL;
+    }
+    return NOVA_OK;
+}
+
+static nova_result read_experts(nova_model *m, nova_error *error) {
+    uint32_t route = 0, groups = 0;
+    m->route        = m->kind->route;
+    m->norm_weights = m->kind->flags & ARCH_NORM_WEIGHTS;
+    TRY(read_u32(m, "expert_count", &m->n_expert, error));
+    if (m->n_expert == 0 || !((m->kind->required | m->kind->optional) & ROLE_BIT(ROUTER))) {
+        m->n_expert = 0;
+        return NOVA_OK;
+    }
+    TRY(read_u32(m, "expert_used_count", &m->n_expert_used, error));
+    if (m->n_expert > MAX_EXPERTS || m->n_expert_used == 0 || m->n_expert_used > m->n_expert)
+        return fail(error, NOVA_ERROR_FORMAT, "%u of %u experts are used (of %d at most)", m->n_expert_used, m->n_expert, MAX_EXPERTS);
+    m->n_ff_expert = m->n_ff_shared = m->layers[0].n_ff;
+    TRY(read_u32(m, "expert_feed_forward_length", &m->n_ff_expert, error));
+    TRY(read_u32(m, "expert_shared_feed_forward_length", &m->n_ff_shared, error));
+    if (m->n_ff_expert == 0 || m->n_ff_expert > 1u << 24 || m->n_ff_shared == 0 || m->n_ff_shared > 1u << 24)
+        return fail(error, NOVA_ERROR_FORMAT, "experts of %u and %u neurons", m->n_ff_expert, m->n_ff_shared);
+    TRY(read_factor(m, "expert_weights_scale", 1.0f, &m->expert_scale, error));
+    TRY(gguf_get_bool(&m->g, arch_key(m, "expert_weights_norm").z, &m->norm_weights, error));
+    TRY(read_u32(m, "expert_gating_func", &route, error));
+    if (route > GATING_SOFTMAX_CHOSEN)
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "the key '%s' is %u: how experts are chosen is not known", arch_key(m, "expert_gating_func").z, route);
+    if (route) m->route = (gating)route;
+    TRY(read_u32(m, "expert_group_count", &groups, error));
+    if (groups > 1) return fail(error, NOVA_ERROR_UNSUPPORTED, "the key '%s' is %u: groups of experts are not supported", arch_key(m, "expert_group_count").z, groups);
+    return NOVA_OK;
+}
+
+/* As many learned positions as their tensor has rows. */
+static nova_result read_positions(nova_model *m, nova_error *error) {
+    if (!(m->kind->required & ROLE_BIT(POSITION_EMBD))) return NOVA_OK;
+    const gguf_tensor *t = gguf_find_tensor(&m->g, str_c("position_embd.weight"));
+    if (!t || t->n_dims != 2 || t->ne[1] == 0 || t->ne[1] > 1u << 30)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor 'position_embd.weight' is missing or no matrix");
+    m->n_positions = (uint32_t)t->ne[1];
     return NOVA_OK;
 }
 
@@ -17760,47 +17977,59 @@ static nova_result read_hyper_parameters(nova_model *m, nova_error *error) {
                     m->head_dim_v, MAX_HEAD_DIM);
     m->attn_scale = 0.0f;
     TRY(read_f32(m, "attention.scale", &m->attn_scale, error));
-    if (m->attn_scale == 0.0f) m->attn_scale = 1.0f / sqrtf((float)m->head_dim_k);
+    bool widest = m->kind->widest_layers == m->n_layer;
+    if (m->attn_scale == 0.0f) m->attn_scale = 1.0f / sqrtf((float)(widest ? m->n_embd / n_head : m->head_dim_k));
     m->norm_eps = -1.0f;
     const char *eps = m->kind->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
     TRY(read_f32(m, eps, &m->norm_eps, error));
     if (!(m->norm_eps >= 0.0f))
         return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is missing or negative", arch_key(m, eps).z);
     m->n_vocab = tokenizer_n_vocab(m->tok);
-    return read_rope(m, error);
+    TRY(read_factors(m, error));
+    TRY(read_experts(m, error));
+    TRY(read_positions(m, error));
+    TRY(read_rope(m, error));
+    return read_windows(m, error);
 }
 
 /* ---- Tensors ---- */
 
-static const float *vector_floats(nova_model *m, const gguf_tensor *gt) {
+static const float *vector_floats(nova_model *m, const gguf_tensor *gt, size_t n) {
     if (gt->type == TYPE_F32 && (uintptr_t)gt->data % sizeof(float) == 0) return (const float *)(const void *)gt->data;
-    size_t bytes;
-    if (!size_mul((size_t)gt->ne[0], sizeof(float), &bytes)) return NULL;
+    size_t bytes, row = (size_t)gt->ne[0];
+    if (!size_mul(n, sizeof(float), &bytes)) return NULL;
     float *f = (float *)arena_alloc(&m->a, bytes);
-    if (f) type_of(gt->type)->to_float(gt->data, f, (size_t)gt->ne[0]);
+    for (size_t at = 0; f && at < n; at += row)
+        type_of(gt->type)->to_float(gt->data + at / row * type_row_bytes(gt->type, row), f + at, row);
     return f;
 }
 
-/* The vector `name` of n floats, or NULL with NOVA_OK where there is none. */
-static nova_result find_vector(nova_model *m, const char *name, uint32_t n, const float **out, bool *used, nova_error *error) {
+/* The floats of the tensor `name`: n in a row and n_rows rows, or n_each in as many as come to `n_other`; NULL with NOVA_OK where there
+ * is none. */
+static nova_result find_floats(nova_model *m, const char *name, uint32_t n, uint32_t n_rows, uint64_t n_other, const float **out,
+                               uint32_t *n_vec, bool *used, nova_error *error) {
     const gguf_tensor *gt = gguf_find_tensor(&m->g, str_c(name));
     *out = NULL;
     if (!gt) return NOVA_OK;
-    if (gt->n_dims != 1 || gt->ne[0] != n)
-        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and rows of %llu, not one of %u", name,
-                    gt->n_dims, (unsigned long long)gt->ne[0], n);
+    uint64_t have = gt->ne[0] * gt->ne[1];
+    bool     good = gt->n_dims <= 2 && ((gt->ne[0] == n && gt->ne[1] == n_rows) || (n_other && have == n_other));
+    if (!good || have > UINT32_MAX)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu, not %u x %u", name, gt->n_dims,
+                    (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], n, n_rows);
     used[gt - m->g.tensors] = true;
-    *out = vector_floats(m, gt);
-    return *out ? NOVA_OK : fail_memory(error, n, "a vector");
+    *out   = vector_floats(m, gt, (size_t)have);
+    *n_vec = (uint32_t)have;
+    return *out ? NOVA_OK : fail_memory(error, (size_t)have * sizeof(float), "a vector");
 }
 
-static nova_result find_matrix(nova_model *m, const char *name, uint32_t n_in, uint32_t n_out, weight *w, bool *used,
+/* A matrix, or a stack of n of them. */
+static nova_result find_matrix(nova_model *m, const char *name, uint32_t n_in, uint32_t n_out, uint32_t n, weight *w, bool *used,
                                nova_error *error) {
     const gguf_tensor *gt = gguf_find_tensor(&m->g, str_c(name));
     if (!gt) return NOVA_OK;
-    if (gt->n_dims != 2 || gt->ne[0] != n_in || gt->ne[1] != n_out)
-        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu, not %u x %u", name,
-                    gt->n_dims, (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], n_in, n_out);
+    if (gt->n_dims > 3 || gt->ne[0] != n_in || gt->ne[1] != n_out || gt->ne[2] != n)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu x %llu, not %u x %u x %u", name,
+                    gt->n_dims, (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], (unsigned long long)gt->ne[2], n_in, n_out, n);
     used[gt - m->g.tensors] = true;
     w->type      = gt->type;
     w->n_in      = n_in;
@@ -17816,17 +18045,51 @@ static nova_result find_role(nova_model *m, int il, uint32_t r, bool *used, nova
     const model_layer     *l      = il < 0 ? NULL : &m->layers[il];
     model_tensor *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
     uint32_t         n_in   = dim_of(m, l, info->n_in), n_out = dim_of(m, l, info->n_out);
-    bool             vector = info->n_out == DIM_ONE;
+    bool             vector = info->n_out == DIM_ONE && r != ROLE_SHARED_ROUTER;
+    uint32_t         n      = ROLES_STACKED >> r & 1 ? m->n_expert : 1, ignored;
+    uint64_t         heads  = r == ROLE_ATTN_Q_NORM ? dim_of(m, l, DIM_Q) : r == ROLE_ATTN_K_NORM ? dim_of(m, l, DIM_K) : 0;
     char             name[96], bias[96];
     char             prefix[24] = "";
     if (il >= 0) snprintf(prefix, sizeof prefix, "blk.%d.", il);
     snprintf(name, sizeof name, "%s%s.weight", prefix, info->name);
     snprintf(bias, sizeof bias, "%s%s.bias", prefix, info->name);
-    if (vector) TRY(find_vector(m, name, n_in, &t->vec, used, error));
-    else TRY(find_matrix(m, name, n_in, n_out, &t->w, used, error));
-    TRY(find_vector(m, bias, vector ? n_in : n_out, &t->bias, used, error));
+    if (vector) TRY(find_floats(m, name, n_in, 1, heads, &t->vec, &t->n_vec, used, error));
+    else TRY(find_matrix(m, name, n_in, n_out, n, &t->w, used, error));
+    TRY(find_floats(m, bias, vector ? n_in : n_out, n, 0, &t->bias, &ignored, used, error));
     bool there = vector ? t->vec != NULL : t->w.data != NULL;
     if (!there && (m->kind->required >> r & 1)) return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' is missing", name);
+    return NOVA_OK;
+}
+
+/* Rows first..first + n of a matrix are a matrix too, of which no copy is made. */
+static void view_rows(model_tensor *out, const model_tensor *of, uint32_t first, uint32_t n) {
+    *out = *of;
+    out->w.data += (size_t)first * of->w.row_bytes;
+    out->w.n_out = n;
+    if (of->bias) out->bias = of->bias + first;
+}
+
+/* What may lie in one tensor or in several. */
+static nova_result complete_layer(nova_model *m, uint32_t il, nova_error *error) {
+    model_layer        *l = &m->layers[il];
+    const model_tensor *qkv = LAYER_TENSOR(l, ATTN_QKV), *twice = LAYER_TENSOR(l, FFN_UP_TWICE);
+    uint32_t            q = dim_of(m, l, DIM_Q), k = dim_of(m, l, DIM_K), v = dim_of(m, l, DIM_V);
+    if (qkv->w.data) {
+        view_rows(LAYER_TENSOR(l, ATTN_Q), qkv, 0, q);
+        view_rows(LAYER_TENSOR(l, ATTN_K), qkv, q, k);
+        view_rows(LAYER_TENSOR(l, ATTN_V), qkv, q + k, v);
+    }
+    if (twice->w.data) {
+        view_rows(LAYER_TENSOR(l, FFN_GATE), twice, 0, l->n_ff);
+        view_rows(LAYER_TENSOR(l, FFN_UP), twice, l->n_ff, l->n_ff);
+    }
+    if (!LAYER_TENSOR(l, ATTN_Q)->w.data || !LAYER_TENSOR(l, ATTN_K)->w.data || !LAYER_TENSOR(l, ATTN_V)->w.data)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor 'blk.%u.attn_q.weight' is missing, or k or v", il);
+    bool dense   = LAYER_TENSOR(l, FFN_UP)->w.data && LAYER_TENSOR(l, FFN_DOWN)->w.data;
+    bool experts = LAYER_TENSOR(l, ROUTER)->w.data && LAYER_TENSOR(l, EXPERTS_GATE)->w.data && LAYER_TENSOR(l, EXPERTS_UP)->w.data &&
+                   LAYER_TENSOR(l, EXPERTS_DOWN)->w.data;
+    if (dense == experts)
+        return fail(error, NOVA_ERROR_FORMAT, "layer %u has %s", il, dense ? "a feed-forward layer and experts" : "no 'blk.N.ffn_up.weight', 'ffn_down', nor experts");
     return NOVA_OK;
 }
 
@@ -17834,9 +18097,11 @@ static nova_result find_roles(nova_model *m, bool *used, nova_error *error) {
     uint64_t known = m->kind->required | m->kind->optional;
     for (uint32_t r = 0; r < ROLE_MODEL_COUNT; r++)
         if (known >> r & 1) TRY(find_role(m, -1, r, used, error));
-    for (uint32_t il = 0; il < m->n_layer; il++)
+    for (uint32_t il = 0; il < m->n_layer; il++) {
         for (uint32_t r = ROLE_MODEL_COUNT; r < ROLE_COUNT; r++)
             if (known >> r & 1) TRY(find_role(m, (int)il, r, used, error));
+        TRY(complete_layer(m, il, error));
+    }
     for (uint32_t i = 0; i < m->g.n_tensors; i++)
         if (!used[i])
             return fail(error, NOVA_ERROR_UNSUPPORTED, "the tensor '%.*s' is not known to the architecture '%s'",
@@ -18102,18 +18367,27 @@ typedef enum buffer_id {
     BUF_Q, BUF_K, BUF_V,
     BUF_ATT,        /* the heads' outputs */
     BUF_FF, BUF_FF2,
-    BUF_T,          /* what a matmul gives before it is added to the residual */
+    BUF_T,          /* the CPU's own: what a matmul gives before it is added */
+    BUF_Y,          /* what is normed or scaled before it joins the residual stream */
+    BUF_GATE,       /* one number: the gate of the shared expert */
+    BUF_ROUTER,     /* a logit for each expert */
+    BUF_CHOSEN,     /* n_expert_used times (expert, weight), see op_route */
+    BUF_EXPERTS,    /* the neurons of the chosen experts, one behind the other */
     BUF_LOGITS,     /* of at most program.n_logits columns at a time */
     BUF_COUNT
 } buffer_id;
 
 typedef enum op_kind {
-    OP_EMBED,       /* dst = rows of w[0] by the columns' ids */
-    OP_NORM,        /* dst = norm(src) * vec + bias */
-    OP_MATMUL,      /* r[i] = w[i] src + bias[i] for i < n_w, then by `epilogue` */
+    OP_EMBED,       /* dst = scale * rows of w[0] by the columns' ids, + rows of w[1] by their positions where n_w is 2 */
+    OP_NORM,        /* dst = norm(src) * vec + bias, in n_groups of n floats; vec of n floats, or of all */
+    OP_MATMUL,      /* r[i] = w[i] src + bias[i] for i < n_w, then by `epilogue`; then scaled, then capped */
     OP_STORE,       /* turns src (queries) and keys by position; puts keys and values into the cache */
-    OP_ATTEND,      /* dst = attention of the queries src over the cache */
+    OP_ATTEND,      /* dst = attention of the queries src over the cache; vec: the heads' sinks */
     OP_GATHER,      /* keeps the columns of dst and src whose logits are wanted */
+    OP_ADD,         /* dst += scale * src, times sigmoid of BUF_GATE where `gated` */
+    OP_ROUTE,       /* dst = the experts that the logits src choose, and their weights */
+    OP_EXPERTS_UP,  /* dst = act(w[0] src) * (w[1] src) of the chosen experts */
+    OP_EXPERTS_DOWN,   /* dst = weighted sum of w[0] src over the chosen experts */
     OP_KIND_COUNT
 } op_kind;
 
@@ -18138,6 +18412,9 @@ typedef struct op {
     const weight *w[OP_WEIGHTS];
     const float  *bias[OP_WEIGHTS];   /* NULL: none */
     const float  *vec;                /* a norm's weight */
+    uint32_t      n, n_groups, n_vec; /* of a norm: floats of a group, groups, floats of vec */
+    float         scale, cap;         /* cap 0: none */
+    bool          gated;
     bool          gathered;           /* works on the gathered columns */
 } op;
 
@@ -18153,7 +18430,7 @@ typedef struct program {
     op        *ops;
     uint32_t   n_ops, n_body;         /* ops[n_body..] make logits, for n_logits gathered columns at a time */
     uint32_t   width[BUF_COUNT];      /* floats a column, 0: unused */
-    rope_table rope;
+    rope_table ropes[ROPE_KINDS];     /* that a layer does not use has no pairs */
 } program;
 
 /* `n_ctx` chooses between long and short rope factors. Everything goes into the arena. Errors: MEMORY. */
@@ -18196,12 +18473,18 @@ static const float *rope_divisors(const nova_model *m, uint32_t n_ctx) {
     return m->t[ROLE_ROPE_FREQS].vec;
 }
 
-static nova_result rope_build(rope_table *t, arena *a, const nova_model *m, uint32_t n_ctx, nova_error *error) {
-    const rope_params *r        = &m->rope;
+static nova_result rope_build(rope_table *t, arena *a, const nova_model *m, bool local, uint32_t n_ctx, nova_error *error) {
+    rope_params        params   = m->rope;
+    const rope_params *r        = &params;
     const float       *divisors = rope_divisors(m, n_ctx);
+    if (local) {
+        params.freq_base = params.freq_base_local;
+        params.scaling   = ROPE_SCALING_NONE, params.factor = 1.0f, params.ext_factor = 0;
+    }
     bool               yarn     = r->scaling == ROPE_SCALING_YARN;
     double             ext      = r->ext_factor >= 0.0f ? r->ext_factor : yarn ? 1.0 : 0.0;
     t->n_pairs = r->n_rot / 2;
+    if (t->n_pairs == 0) return NOVA_OK;
     t->freq    = (double *)arena_alloc(a, t->n_pairs * sizeof *t->freq);
     if (!t->freq) return fail_memory(error, t->n_pairs * sizeof *t->freq, "rope frequencies");
     for (uint32_t i = 0; i < t->n_pairs; i++) {
@@ -18233,14 +18516,20 @@ static op *emit_op(program *p, op_kind kind, uint32_t layer, buffer_id src, buff
     o->layer  = layer;
     o->src    = src;
     o->dst[0] = dst;
+    o->scale  = 1.0f;
     return o;
 }
 
-static op *emit_norm(program *p, const nova_model *m, uint32_t layer, const model_tensor *t) {
-    op *o = emit_op(p, OP_NORM, layer, BUF_X, BUF_NORMED);
-    o->norm    = m->kind->norm;
-    o->vec     = t->vec;
-    o->bias[0] = t->bias;
+/* A norm of rows of n floats, or of as many groups of them as come to `width`. */
+static op *emit_norm(program *p, const nova_model *m, uint32_t layer, const model_tensor *t, buffer_id src, buffer_id dst, uint32_t n,
+                     uint32_t width) {
+    op *o = emit_op(p, OP_NORM, layer, src, dst);
+    o->norm     = m->kind->norm;
+    o->vec      = t->vec;
+    o->bias[0]  = t->bias;
+    o->n        = n;
+    o->n_groups = width / n;
+    o->n_vec    = t->n_vec;
     return o;
 }
 
@@ -18258,46 +18547,129 @@ static op *emit_matmul(program *p, uint32_t layer, buffer_id src, buffer_id dst,
     return o;
 }
 
-static void emit_attention(program *p, const nova_model *m, uint32_t il) {
-    const model_layer *l = &m->layers[il];
-    emit_norm(p, m, il, LAYER_TENSOR(l, ATTN_NORM));
-    op *qkv = emit_matmul(p, il, BUF_NORMED, BUF_Q, LAYER_TENSOR(l, ATTN_Q), EPILOGUE_NONE);
+static void emit_head_norm(program *p, const nova_model *m, uint32_t il, const model_tensor *t, buffer_id b, uint32_t width) {
+    if (!t->vec) return;
+    bool across = t->n_vec == width && m->kind->norm == NORM_RMS && width != m->head_dim_k;   /* one norm over all heads */
+    emit_norm(p, m, il, t, b, b, across ? width : m->head_dim_k, width);
+}
+
+/* What a block gives joins the residual stream: at once, or behind a norm and a factor. */
+static void emit_output(program *p, const nova_model *m, uint32_t il, buffer_id src, const model_tensor *t, const model_tensor *post) {
+    if (!post->vec && m->residual_scale == 1.0f) {
+        emit_matmul(p, il, src, BUF_X, t, EPILOGUE_ADD);
+        return;
+    }
+    emit_matmul(p, il, src, BUF_Y, t, EPILOGUE_NONE);
+    if (post->vec) emit_norm(p, m, il, post, BUF_Y, BUF_Y, m->n_embd, m->n_embd);
+    emit_op(p, OP_ADD, il, BUF_Y, BUF_X)->scale = m->residual_scale;
+}
+
+static const model_tensor no_tensor;
+
+/* The norm behind a block; where its name stands for the one in front of the FFN, there is none. */
+static const model_tensor *post_norm(const nova_model *m, const model_tensor *t) {
+    return m->kind->flags & ARCH_POST_IS_FFN ? &no_tensor : t;
+}
+
+static const model_tensor *ffn_norm(const nova_model *m, const model_layer *l) {
+    return m->kind->flags & ARCH_POST_IS_FFN ? LAYER_TENSOR(l, ATTN_POST_NORM) : LAYER_TENSOR(l, FFN_NORM);
+}
+
+static void emit_attention(program *p, const nova_model *m, uint32_t il, buffer_id in) {
+    const model_layer *l   = &m->layers[il];
+    op                *qkv = emit_matmul(p, il, in, BUF_Q, LAYER_TENSOR(l, ATTN_Q), EPILOGUE_NONE);
     add_weight(qkv, LAYER_TENSOR(l, ATTN_K), BUF_K);
     add_weight(qkv, LAYER_TENSOR(l, ATTN_V), BUF_V);
+    emit_head_norm(p, m, il, LAYER_TENSOR(l, ATTN_Q_NORM), BUF_Q, dim_of(m, l, DIM_Q));
+    emit_head_norm(p, m, il, LAYER_TENSOR(l, ATTN_K_NORM), BUF_K, dim_of(m, l, DIM_K));
     emit_op(p, OP_STORE, il, BUF_Q, BUF_Q);
-    emit_op(p, OP_ATTEND, il, BUF_Q, BUF_ATT);
+    emit_op(p, OP_ATTEND, il, BUF_Q, BUF_ATT)->vec = LAYER_TENSOR(l, ATTN_SINKS)->vec;
 }
 
-static void emit_feed_forward(program *p, const nova_model *m, uint32_t il) {
-    const model_layer *l    = &m->layers[il];
-    const model_tensor *gate = LAYER_TENSOR(l, FFN_GATE);
-    emit_norm(p, m, il, LAYER_TENSOR(l, FFN_NORM));
-    op *up = emit_matmul(p, il, BUF_NORMED, BUF_FF, gate->w.data ? gate : LAYER_TENSOR(l, FFN_UP), EPILOGUE_ACT);
+/* Neurons from `in` to BUF_FF: gate, up and their product, or up alone. */
+static void emit_neurons(program *p, const nova_model *m, uint32_t il, buffer_id in, const model_tensor *gate, const model_tensor *up) {
+    op *o = emit_matmul(p, il, in, BUF_FF, gate->w.data ? gate : up, EPILOGUE_ACT);
+    o->act = m->kind->act;
+    if (!gate->w.data) return;
+    o->epilogue = EPILOGUE_GLU;
+    add_weight(o, up, BUF_FF2);
+}
+
+static void emit_router(program *p, const nova_model *m, uint32_t il, buffer_id in) {
+    emit_matmul(p, il, in, BUF_ROUTER, LAYER_TENSOR(&m->layers[il], ROUTER), EPILOGUE_NONE);
+    emit_op(p, OP_ROUTE, il, BUF_ROUTER, BUF_CHOSEN);
+}
+
+static void emit_experts(program *p, const nova_model *m, uint32_t il, buffer_id in) {
+    const model_layer *l = &m->layers[il];
+    if (!(m->kind->flags & ARCH_ROUTE_EARLY)) emit_router(p, m, il, in);
+    op *up = emit_op(p, OP_EXPERTS_UP, il, in, BUF_EXPERTS);
     up->act = m->kind->act;
-    if (gate->w.data) {
-        up->epilogue = EPILOGUE_GLU;
-        add_weight(up, LAYER_TENSOR(l, FFN_UP), BUF_FF2);
-    }
-    emit_matmul(p, il, BUF_FF, BUF_X, LAYER_TENSOR(l, FFN_DOWN), EPILOGUE_ADD);
+    add_weight(up, LAYER_TENSOR(l, EXPERTS_GATE), BUF_EXPERTS);
+    add_weight(up, LAYER_TENSOR(l, EXPERTS_UP), BUF_EXPERTS);
+    op *down = emit_op(p, OP_EXPERTS_DOWN, il, BUF_EXPERTS, BUF_Y);
+    add_weight(down, LAYER_TENSOR(l, EXPERTS_DOWN), BUF_Y);
+    emit_op(p, OP_ADD, il, BUF_Y, BUF_X)->scale = m->residual_scale;
+    if (!LAYER_TENSOR(l, SHARED_UP)->w.data) return;
+    if (LAYER_TENSOR(l, SHARED_ROUTER)->w.data) emit_matmul(p, il, in, BUF_GATE, LAYER_TENSOR(l, SHARED_ROUTER), EPILOGUE_NONE);
+    emit_neurons(p, m, il, in, LAYER_TENSOR(l, SHARED_GATE), LAYER_TENSOR(l, SHARED_UP));
+    emit_matmul(p, il, BUF_FF, BUF_Y, LAYER_TENSOR(l, SHARED_DOWN), EPILOGUE_NONE);
+    op *add = emit_op(p, OP_ADD, il, BUF_Y, BUF_X);
+    add->scale = m->residual_scale;
+    add->gated = LAYER_TENSOR(l, SHARED_ROUTER)->w.data != NULL;
 }
 
-#define OPS_PER_LAYER 9
+static void emit_feed_forward(program *p, const nova_model *m, uint32_t il, buffer_id in) {
+    const model_layer *l = &m->layers[il];
+    if (LAYER_TENSOR(l, ROUTER)->w.data) {
+        emit_experts(p, m, il, in);
+        return;
+    }
+    emit_neurons(p, m, il, in, LAYER_TENSOR(l, FFN_GATE), LAYER_TENSOR(l, FFN_UP));
+    if (LAYER_TENSOR(l, FFN_SUB_NORM)->vec) emit_norm(p, m, il, LAYER_TENSOR(l, FFN_SUB_NORM), BUF_FF, BUF_FF, l->n_ff, l->n_ff);
+    emit_output(p, m, il, BUF_FF, LAYER_TENSOR(l, FFN_DOWN), LAYER_TENSOR(l, FFN_POST_NORM));
+}
+
+/* The norm in front of a block, where there is one; gives what the block reads. */
+static buffer_id emit_input(program *p, const nova_model *m, uint32_t il, const model_tensor *norm) {
+    if (!norm->vec) return BUF_X;
+    emit_norm(p, m, il, norm, BUF_X, BUF_NORMED, m->n_embd, m->n_embd);
+    return BUF_NORMED;
+}
+
+static void emit_layer(program *p, const nova_model *m, uint32_t il) {
+    const model_layer  *l        = &m->layers[il];
+    const model_tensor *sub      = LAYER_TENSOR(l, ATTN_SUB_NORM);
+    bool                early    = LAYER_TENSOR(l, ROUTER)->w.data && (m->kind->flags & ARCH_ROUTE_EARLY);
+    bool                parallel = (m->kind->flags & ARCH_PARALLEL) && !ffn_norm(m, l)->vec;
+    bool                last     = il + 1 == m->n_layer;
+    if (early) emit_router(p, m, il, BUF_X);
+    buffer_id in = emit_input(p, m, il, LAYER_TENSOR(l, ATTN_NORM));
+    emit_attention(p, m, il, in);
+    if (parallel) emit_feed_forward(p, m, il, in);   /* a sum, which may come in any order; here all columns have their input */
+    /* Behind the last attention a column no longer serves others: those without logits end here. */
+    if (last && !early) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
+    if (sub->vec) emit_norm(p, m, il, sub, BUF_ATT, BUF_ATT, dim_of(m, l, DIM_ATT), dim_of(m, l, DIM_ATT));
+    emit_output(p, m, il, BUF_ATT, LAYER_TENSOR(l, ATTN_OUT), post_norm(m, LAYER_TENSOR(l, ATTN_POST_NORM)));
+    if (!parallel) emit_feed_forward(p, m, il, emit_input(p, m, il, ffn_norm(m, l)));
+    if (last && early) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
+}
+
+#define OPS_PER_LAYER 24
 #define OPS_OUTSIDE   4
 
 static void emit_all(program *p, const nova_model *m) {
     op *embed = emit_op(p, OP_EMBED, 0, BUF_X, BUF_X);
-    embed->n_w  = 1;
-    embed->w[0] = &m->t[ROLE_TOKEN_EMBD].w;
-    for (uint32_t il = 0; il < m->n_layer; il++) {
-        emit_attention(p, m, il);
-        /* Behind the last attention a column no longer serves others: those without logits end here. */
-        if (il + 1 == m->n_layer) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
-        emit_matmul(p, il, BUF_ATT, BUF_X, LAYER_TENSOR(&m->layers[il], ATTN_OUT), EPILOGUE_ADD);
-        emit_feed_forward(p, m, il);
-    }
+    embed->n_w   = 1;
+    embed->w[0]  = &m->t[ROLE_TOKEN_EMBD].w;
+    embed->scale = m->embed_scale;
+    if (m->n_positions) embed->w[embed->n_w++] = &m->t[ROLE_POSITION_EMBD].w;
+    for (uint32_t il = 0; il < m->n_layer; il++) emit_layer(p, m, il);
     p->n_body = p->n_ops;
-    emit_norm(p, m, m->n_layer - 1, &m->t[ROLE_OUTPUT_NORM]);
-    emit_matmul(p, m->n_layer - 1, BUF_NORMED, BUF_LOGITS, &m->t[ROLE_OUTPUT], EPILOGUE_NONE);
+    emit_norm(p, m, m->n_layer - 1, &m->t[ROLE_OUTPUT_NORM], BUF_X, BUF_NORMED, m->n_embd, m->n_embd);
+    op *head = emit_matmul(p, m->n_layer - 1, BUF_NORMED, BUF_LOGITS, &m->t[ROLE_OUTPUT], EPILOGUE_NONE);
+    head->scale = m->logit_scale;
+    head->cap   = m->logit_cap;
     bool gathered = false;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         p->ops[i].gathered = gathered;
@@ -18314,17 +18686,21 @@ static void widen(program *p, buffer_id b, uint32_t width) {
 static void size_buffers(program *p, const nova_model *m) {
     widen(p, BUF_X, m->n_embd);
     widen(p, BUF_NORMED, m->n_embd);
-    widen(p, BUF_T, m->n_embd);
-    for (uint32_t il = 0; il < m->n_layer; il++) {
-        const model_layer *l = &m->layers[il];
-        widen(p, BUF_Q, dim_of(m, l, DIM_Q));
-        widen(p, BUF_K, dim_of(m, l, DIM_K));
-        widen(p, BUF_V, dim_of(m, l, DIM_V));
-        widen(p, BUF_ATT, dim_of(m, l, DIM_ATT));
-        widen(p, BUF_FF, l->n_ff);
-        if (LAYER_TENSOR(l, FFN_GATE)->w.data) widen(p, BUF_FF2, l->n_ff);
+    for (uint32_t i = 0; i < p->n_ops; i++) {   /* a matmul gives all of its rows; attention and experts see below */
+        const op *o = &p->ops[i];
+        for (uint32_t k = 0; o->kind == OP_MATMUL && k < o->n_w; k++) widen(p, o->dst[k], o->w[k]->n_out);
+        if (o->kind == OP_MATMUL && o->epilogue == EPILOGUE_ADD) widen(p, BUF_T, o->w[0]->n_out);
+        if (o->kind == OP_ATTEND) widen(p, BUF_ATT, dim_of(m, &m->layers[o->layer], DIM_ATT));
+        if (o->kind == OP_ROUTE) widen(p, BUF_CHOSEN, 2 * m->n_expert_used);
+        if (o->kind == OP_EXPERTS_UP) widen(p, BUF_EXPERTS, m->n_expert_used * m->n_ff_expert);
+        if (o->kind == OP_EXPERTS_DOWN) widen(p, BUF_Y, m->n_embd);
     }
-    widen(p, BUF_LOGITS, m->n_vocab);
+}
+
+static bool has_rope(const nova_model *m, uint32_t kind) {
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        if (m->layers[il].rope == kind) return true;
+    return false;
 }
 
 static nova_result program_build(program *p, arena *a, const nova_model *m, uint32_t n_ctx, nova_error *error) {
@@ -18334,7 +18710,9 @@ static nova_result program_build(program *p, arena *a, const nova_model *m, uint
     if (!p->ops) return fail_memory(error, bytes, "the program");
     emit_all(p, m);
     size_buffers(p, m);
-    return rope_build(&p->rope, a, m, n_ctx, error);
+    for (uint32_t k = 0; k < ROPE_KINDS; k++)
+        if (has_rope(m, k)) TRY(rope_build(&p->ropes[k], a, m, k == ROPE_LOCAL, n_ctx, error));
+    return NOVA_OK;
 }
 
 /* ==== src/kv.h ================================================================================================ */
@@ -18500,15 +18878,16 @@ typedef struct cpu_machine {
     uint32_t          n_batch, n_seqs, n_logits, n_threads;
 
     float        *buf[BUF_COUNT];
-    float        *cos_sin;        /* [n_batch][2 * n_pairs] of the columns' positions */
-    float        *sink_turn;      /* [n_seqs][2 * n_pairs]: by minus what each run has dropped */
+    float        *cos_sin[ROPE_KINDS];     /* [n_batch][2 * n_pairs] of the columns' positions */
+    float        *sink_turn[ROPE_KINDS];   /* [n_seqs][2 * n_pairs]: by minus what each run has dropped */
     uint32_t     *col_run;        /* [n_batch] the run of a column */
     uint32_t     *out_col;        /* [n_batch] the column of a gathered one */
     column_split  all, out, window;
     uint8_t      *narrow_in;      /* [n_narrow][narrow_stride], several forms side by side */
+    uint8_t      *expert_in;      /* what experts read, prepared: every column goes the narrow way, some of them n_expert_used times */
     uint8_t      *wide_in;
     uint8_t      *own;            /* [n_threads][own_stride]: each thread's own scratch */
-    size_t        narrow_stride, wide_bytes, own_stride;
+    size_t        narrow_stride, wide_bytes, own_stride, expert_bytes;
     atomic_int32 *counters;       /* [n_ops]: shares of work taken */
 
     const pass   *now;            /* while running */
@@ -18597,7 +18976,7 @@ typedef struct attend_work {
     attend_state *states;
     float        *acc;
     uint32_t     *first, *last;
-    int64_t      *position;
+    int64_t      *position, *from;   /* from: the first token that a query sees, of what is attended */
     uint8_t      *scratch;
 } attend_work;
 
@@ -18610,13 +18989,20 @@ static size_t attend_layout(attend_work *w, const attend_shape *shape, uint32_t 
     w->first    = (uint32_t *)(void *)carve(base, &at, n_q * sizeof *w->first);
     w->last     = (uint32_t *)(void *)carve(base, &at, n_q * sizeof *w->last);
     w->position = (int64_t *)(void *)carve(base, &at, n_q * sizeof *w->position);
+    w->from     = (int64_t *)(void *)carve(base, &at, n_q * sizeof *w->from);
     w->scratch  = carve(base, &at, attend_scratch_bytes(shape, n_q));
     return at;
 }
 
+/* Experts read each column once (up), or what each chosen expert made of it (down). */
+static uint32_t expert_inputs(const cpu_machine *c, const op *o) { return o->kind == OP_EXPERTS_UP ? 1 : c->model->n_expert_used; }
+static size_t   expert_stride(const op *o) { return narrow_forms(o).bytes; }
+
+#define EXPERT_ROWS 64   /* that a thread takes at once */
+
 /* The largest needs of any operation. */
 static void size_scratch(cpu_machine *c) {
-    c->narrow_stride = c->wide_bytes = c->own_stride = 0;
+    c->narrow_stride = c->wide_bytes = c->own_stride = c->expert_bytes = 0;
     for (uint32_t i = 0; i < c->prog->n_ops; i++) {
         const op *o = &c->prog->ops[i];
         if (o->kind == OP_ATTEND) {
@@ -18625,6 +19011,10 @@ static void size_scratch(cpu_machine *c) {
             attend_work        unused;
             c->own_stride = size_max(c->own_stride, attend_layout(&unused, &c->kv->layers[o->layer].shape,
                                                                   n_rep * attend_columns(n_rep), NULL));
+        }
+        if (o->kind == OP_EXPERTS_UP || o->kind == OP_EXPERTS_DOWN) {
+            c->expert_bytes = size_max(c->expert_bytes, (size_t)c->n_batch * expert_inputs(c, o) * expert_stride(o));
+            c->own_stride   = size_max(c->own_stride, 2 * NARROW_MAX * EXPERT_ROWS * sizeof(float));
         }
         if (o->kind != OP_MATMUL) continue;
         c->narrow_stride = size_max(c->narrow_stride, narrow_forms(o).bytes);
@@ -18641,14 +19031,17 @@ static void carve_split(column_split *s, uint8_t *base, size_t *at, uint32_t n) 
 }
 
 static size_t cpu_layout(cpu_machine *c, uint8_t *base) {
-    size_t at = 0, n = c->n_batch, turn = 2 * (size_t)c->prog->rope.n_pairs * sizeof(float);
+    size_t at = 0, n = c->n_batch;
     size_scratch(c);
     for (int b = 0; b < BUF_COUNT; b++) {
         size_t columns = b == BUF_LOGITS ? c->n_logits : n;
         c->buf[b] = (float *)(void *)carve(base, &at, columns * c->prog->width[b] * sizeof(float));
     }
-    c->cos_sin   = (float *)(void *)carve(base, &at, n * turn);
-    c->sink_turn = (float *)(void *)carve(base, &at, c->n_seqs * turn);
+    for (uint32_t k = 0; k < ROPE_KINDS; k++) {
+        size_t turn = 2 * (size_t)c->prog->ropes[k].n_pairs * sizeof(float);
+        c->cos_sin[k]   = (float *)(void *)carve(base, &at, n * turn);
+        c->sink_turn[k] = (float *)(void *)carve(base, &at, c->n_seqs * turn);
+    }
     c->col_run   = (uint32_t *)(void *)carve(base, &at, n * sizeof(uint32_t));
     c->out_col   = (uint32_t *)(void *)carve(base, &at, n * sizeof(uint32_t));
     carve_split(&c->all, base, &at, c->n_batch);
@@ -18656,6 +19049,7 @@ static size_t cpu_layout(cpu_machine *c, uint8_t *base) {
     carve_split(&c->window, base, &at, c->n_batch);
     c->narrow_in = carve(base, &at, size_min(n, (size_t)c->n_seqs * NARROW_MAX) * c->narrow_stride);
     c->wide_in   = carve(base, &at, c->wide_bytes);
+    c->expert_in = carve(base, &at, c->expert_bytes);
     c->own       = carve(base, &at, c->n_threads * c->own_stride);
     c->counters  = (atomic_int32 *)(void *)carve(base, &at, c->prog->n_ops * sizeof *c->counters);
     return at;
@@ -18708,27 +19102,49 @@ static int64_t column_position(const cpu_machine *c, uint32_t col) {
 
 typedef void (*op_fn)(cpu_machine *c, const op *o, uint32_t index, uint32_t n);
 
+/* Adds the row of a learned position; behind the last one there is no other. */
+static void add_position(cpu_machine *c, const weight *w, float *x, int64_t position, float *row) {
+    size_t at = (size_t)(position < (int64_t)w->n_out ? position : (int64_t)w->n_out - 1);
+    type_of(w->type)->to_float(w->data + at * w->row_bytes, row, w->n_in);
+    vector_add(c->level, x, row, w->n_in);
+}
+
 /* Ids to rows, and the angles of this pass. */
 static void op_embed(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
-    const weight *w     = o->w[0];
-    size_t        pairs = c->prog->rope.n_pairs;
+    const weight *w = o->w[0];
     for (uint32_t col = index; col < c->now->n_col; col += n) {
         size_t row = (size_t)c->now->ids[col];
-        type_of(w->type)->to_float(w->data + row * w->row_bytes, column(c, BUF_X, col), w->n_in);
-        rope_fill(&c->prog->rope, column_position(c, col), c->prog->rope.magnitude, c->cos_sin + 2 * pairs * col);
+        float *x   = column(c, BUF_X, col);
+        type_of(w->type)->to_float(w->data + row * w->row_bytes, x, w->n_in);
+        if (o->scale != 1.0f) vector_scale(c->level, x, o->scale, w->n_in);
+        if (o->n_w > 1) add_position(c, o->w[1], x, column_position(c, col), column(c, BUF_NORMED, col));
+        for (uint32_t k = 0; k < ROPE_KINDS; k++) {
+            const rope_table *rope = &c->prog->ropes[k];
+            rope_fill(rope, column_position(c, col), rope->magnitude, c->cos_sin[k] + 2 * (size_t)rope->n_pairs * col);
+        }
     }
     for (uint32_t r = index; r < c->now->n_run; r += n) {
         int64_t dropped = c->now->runs[r].seq->n_dropped;
-        if (dropped) rope_fill(&c->prog->rope, -dropped, 1.0, c->sink_turn + 2 * pairs * r);
+        for (uint32_t k = 0; dropped && k < ROPE_KINDS; k++)
+            rope_fill(&c->prog->ropes[k], -dropped, 1.0, c->sink_turn[k] + 2 * (size_t)c->prog->ropes[k].n_pairs * r);
     }
 }
 
 static void op_norm(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const column_split *cols = columns_of(c, o);
+    for (uint32_t t = index; t < n_columns(cols) * o->n_groups; t += n) {
+        uint32_t col = column_at(cols, t / o->n_groups), at = t % o->n_groups * o->n, w = o->n_vec > o->n ? at : 0;
+        vector_norm(c->level, o->norm, column(c, o->dst[0], col) + at, column(c, o->src, col) + at, o->vec + w,
+                    o->bias[0] ? o->bias[0] + w : NULL, o->n, c->model->norm_eps);
+    }
+}
+
+static void op_add(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
     for (uint32_t i = index; i < n_columns(cols); i += n) {
-        uint32_t col = column_at(cols, i);
-        vector_norm(c->level, o->norm, column(c, o->dst[0], col), column(c, o->src, col), o->vec, o->bias[0],
-                    c->prog->width[o->src], c->model->norm_eps);
+        uint32_t col   = column_at(cols, i);
+        float    scale = o->gated ? o->scale / (1.0f + exp_plain(-*column(c, BUF_GATE, col))) : o->scale;
+        vector_add_scaled(column(c, o->dst[0], col), column(c, o->src, col), scale, c->model->n_embd);
     }
 }
 
@@ -18791,9 +19207,12 @@ static void matmul_rows(cpu_machine *c, const op *o, const matmul_inputs *in, ui
 }
 
 static void matmul_epilogue(cpu_machine *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end) {
+    if (o->epilogue == EPILOGUE_NONE && o->scale == 1.0f && o->cap == 0) return;
     for (uint32_t i = 0; i < n_columns(cols); i++) {
         uint32_t col = column_at(cols, i);
         float   *y   = column(c, o->dst[0], col) + begin;
+        if (o->scale != 1.0f) vector_scale(c->level, y, o->scale, end - begin);
+        if (o->cap != 0) vector_cap(y, o->cap, end - begin);
         if (o->epilogue == EPILOGUE_ADD) vector_add(c->level, y, column(c, BUF_T, col) + begin, end - begin);
         if (o->epilogue == EPILOGUE_ACT) vector_act(c->level, o->act, y, y, end - begin);
         if (o->epilogue == EPILOGUE_GLU)
@@ -18843,21 +19262,28 @@ static void op_matmul(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
 
 /* -- Attention -- */
 
+/* The turn of a layer's rotary positions for something (a column, a run); NULL where it has none. */
+static const float *turn_of(const cpu_machine *c, uint32_t layer, float *const table[ROPE_KINDS], uint32_t of, uint32_t *n_rot) {
+    uint32_t rope = c->model->layers[layer].rope;
+    *n_rot = rope == ROPE_NOT ? 0 : 2 * c->prog->ropes[rope].n_pairs;
+    return *n_rot ? table[rope] + (size_t)*n_rot * of : NULL;
+}
+
+static bool is_neox(const cpu_machine *c) { return c->model->kind->flags & ARCH_NEOX; }
+
 static void op_store(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const kv_layer    *kv    = &c->kv->layers[o->layer];
     const model_layer *l     = &c->model->layers[o->layer];
     uint32_t           n_rep = l->n_head / l->n_head_kv, dk = kv->shape.head_dim_k, dv = kv->shape.head_dim_v;
-    uint32_t           n_rot = 2 * c->prog->rope.n_pairs;
-    bool               neox  = c->model->kind->rope_neox;
     for (uint32_t task = index; task < c->now->n_col * l->n_head_kv; task += n) {
-        uint32_t     col = task / l->n_head_kv, head = task % l->n_head_kv;
-        const float *turn = c->cos_sin + (size_t)n_rot * col;
+        uint32_t     col = task / l->n_head_kv, head = task % l->n_head_kv, n_rot;
+        const float *turn = turn_of(c, o->layer, c->cos_sin, col, &n_rot);
         float       *k = column(c, BUF_K, col) + (size_t)head * dk;
         float       *q = column(c, o->src, col) + (size_t)head * n_rep * dk;
         float       *v = column(c, BUF_V, col) + (size_t)head * dv;
-        vector_rope(c->level, k, turn, n_rot, neox);
+        if (n_rot) vector_rope(c->level, k, turn, n_rot, is_neox(c));
         for (uint32_t i = 0; i < n_rep; i++) {
-            vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+            if (n_rot) vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, is_neox(c));
             page_spread(kv->shape.type_k, q + (size_t)i * dk, dk);
         }
         page_spread(kv->shape.type_k, k, dk);
@@ -18877,13 +19303,15 @@ typedef struct query_block {
     uint32_t        layer;
 } query_block;
 
-static void attend_range(cpu_machine *c, const query_block *b, const attend_work *w, int64_t from, int64_t to, bool causal) {
-    uint32_t n_q = b->n_col * b->n_head;
+/* Tokens from w->from[i] on and before `to`; causal: up to each query's own. */
+static void attend_range(cpu_machine *c, const query_block *b, const attend_work *w, int64_t to, bool causal) {
+    uint32_t n_q  = b->n_col * b->n_head;
+    int64_t  from = w->from[0];   /* of the first column, which sees farthest back */
     for (int64_t page = from / KV_PAGE; page * KV_PAGE < to; page++) {
         int64_t base = page * KV_PAGE;
         for (uint32_t i = 0; i < n_q; i++) {
             int64_t end = causal && w->position[i] + 1 < to ? w->position[i] + 1 : to;
-            w->first[i] = from > base ? (uint32_t)(from - base) : 0;
+            w->first[i] = w->from[i] <= base ? 0 : w->from[i] - base < KV_PAGE ? (uint32_t)(w->from[i] - base) : KV_PAGE;
             w->last[i]  = end <= base ? 0 : end - base < KV_PAGE ? (uint32_t)(end - base) : KV_PAGE;
         }
         uint32_t at = kv_page_of(b->run->seq, page);
@@ -18892,35 +19320,46 @@ static void attend_range(cpu_machine *c, const query_block *b, const attend_work
     }
 }
 
-/* The sinks as the queries see them from n_dropped positions earlier: turning a turned query back is one more turn. */
+/* The sinks as the queries see them from n_dropped positions earlier: turning a turned query back is one more turn. A layer's own
+ * window counts as the query does: as if nothing lay between the sinks and the text's window. */
 static void attend_sinks(cpu_machine *c, const query_block *b, attend_work *w, uint32_t run_index) {
-    const attend_shape *shape = &c->kv->layers[b->layer].shape;
-    uint32_t            n_q = b->n_col * b->n_head, n_rot = 2 * c->prog->rope.n_pairs;
+    const attend_shape *shape  = &c->kv->layers[b->layer].shape;
+    const kv_seq       *seq    = b->run->seq;
+    uint32_t            n_q    = b->n_col * b->n_head, n_rot;
+    int64_t             window = c->model->layers[b->layer].window, start = kv_window_start(seq);
+    const float        *turn   = turn_of(c, b->layer, c->sink_turn, run_index, &n_rot);
     for (uint32_t i = 0; i < n_q; i++) {
-        float *turned = w->turned + (size_t)i * shape->head_dim_k;
+        float  *turned = w->turned + (size_t)i * shape->head_dim_k;
+        int64_t beyond = window ? w->position[i] - start + seq->n_sinks + 1 - window : 0;
+        w->from[i] = beyond <= 0 ? 0 : beyond < (int64_t)seq->n_sinks ? beyond : (int64_t)seq->n_sinks;
         memcpy(turned, w->q[i], shape->head_dim_k * sizeof(float));
         page_spread(shape->type_k, turned, shape->head_dim_k);   /* back ... */
-        vector_rope(c->level, turned, c->sink_turn + (size_t)n_rot * run_index, n_rot, c->model->kind->rope_neox);
+        if (n_rot) vector_rope(c->level, turned, turn, n_rot, is_neox(c));
         page_spread(shape->type_k, turned, shape->head_dim_k);   /* ... and forth */
         w->q[i] = turned;
     }
-    attend_range(c, b, w, 0, b->run->seq->n_sinks, false);
+    attend_range(c, b, w, seq->n_sinks, false);
 }
 
 static void attend_block(cpu_machine *c, const op *o, const query_block *b, attend_work *w) {
-    const kv_seq       *seq   = b->run->seq;
-    const attend_shape *shape = &c->kv->layers[b->layer].shape;
+    const kv_seq       *seq    = b->run->seq;
+    const attend_shape *shape  = &c->kv->layers[b->layer].shape;
+    int64_t             window = c->model->layers[b->layer].window, start = kv_window_start(seq);
     uint32_t            dk = shape->head_dim_k, dv = shape->head_dim_v, n_q = 0;
     for (uint32_t i = 0; i < b->n_col; i++)
         for (uint32_t h = 0; h < b->n_head; h++, n_q++) {
+            int64_t position = column_position(c, b->first_col + i);
             w->q[n_q]        = column(c, o->src, b->first_col + i) + (size_t)(b->first_head + h) * dk;
-            w->position[n_q] = column_position(c, b->first_col + i);
+            w->position[n_q] = position;
+            w->from[n_q]     = window && position + 1 - window > start ? position + 1 - window : start;
             attend_begin(&w->states[n_q], w->acc + (size_t)n_q * dv, dv);
         }
-    attend_range(c, b, w, kv_window_start(seq), w->position[n_q - 1] + 1, true);
+    attend_range(c, b, w, w->position[n_q - 1] + 1, true);
     if (seq->n_dropped) attend_sinks(c, b, w, (uint32_t)(b->run - c->now->runs));
     for (uint32_t i = 0; i < n_q; i++) {
-        float *out = column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv;
+        uint32_t head = b->first_head + i % b->n_head;
+        float   *out  = column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)head * dv;
+        if (o->vec) attend_sink(&w->states[i], o->vec[head], dv);
         attend_end(&w->states[i], out, dv);
         page_spread(shape->type_v, out, dv);
     }
@@ -18956,6 +19395,138 @@ static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     }
 }
 
+/* -- Experts -- */
+
+typedef struct expert_choice { uint32_t expert; float weight; } expert_choice;
+
+static expert_choice chosen_at(const cpu_machine *c, uint32_t col, uint32_t slot) {
+    expert_choice x;
+    memcpy(&x, column(c, BUF_CHOSEN, col) + 2 * (size_t)slot, sizeof x);
+    return x;
+}
+
+/* The greatest score that was not taken yet; the first of equals. NaN is never chosen but where nothing else is left. */
+static uint32_t best_expert(const float *scores, const bool *taken, uint32_t n) {
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++)
+        if (!taken[e] && (best == n || scores[e] > scores[best] || scores[best] != scores[best])) best = e;
+    return best;
+}
+
+static void softmax_few(float *x, uint32_t n) {
+    float top = x[0], sum = 0;
+    for (uint32_t i = 1; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] = exp_plain(x[i] - top);
+    for (uint32_t i = 0; i < n; i++) x[i] /= sum;
+}
+
+static void route_column(const nova_model *m, float *scores, float *out) {
+    bool     taken[MAX_EXPERTS];
+    float    weights[MAX_EXPERTS], sum = 0;
+    uint32_t n = m->n_expert, used = m->n_expert_used;
+    if (m->route == GATING_SOFTMAX) softmax_few(scores, n);
+    for (uint32_t e = 0; e < n; e++) {
+        taken[e] = false;
+        if (m->route == GATING_SIGMOID) scores[e] = 1.0f / (1.0f + exp_plain(-scores[e]));
+    }
+    for (uint32_t i = 0; i < used; i++) {
+        expert_choice x;
+        x.expert = best_expert(scores, taken, n);
+        taken[x.expert] = true;
+        sum += weights[i] = x.weight = scores[x.expert];
+        memcpy(out + 2 * i, &x, sizeof x);
+    }
+    if (m->route == GATING_SOFTMAX_CHOSEN) softmax_few(weights, used);
+    for (uint32_t i = 0; i < used; i++)
+        out[2 * i + 1] = weights[i] / (m->norm_weights ? sum : 1.0f) * m->expert_scale;
+}
+
+static void op_route(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
+    for (uint32_t i = index; i < n_columns(cols); i += n)
+        route_column(c->model, column(c, o->src, column_at(cols, i)), column(c, o->dst[0], column_at(cols, i)));
+}
+
+/* A few columns that chose the same expert. */
+typedef struct expert_group {
+    uint32_t    n, col[NARROW_MAX], slot[NARROW_MAX];
+    const void *x[NARROW_MAX];
+} expert_group;
+
+static uint8_t *expert_input(const cpu_machine *c, const op *o, uint32_t col, uint32_t slot) {
+    uint32_t inputs = expert_inputs(c, o);
+    return c->expert_in + ((size_t)col * inputs + (inputs > 1 ? slot : 0)) * expert_stride(o);
+}
+
+static void prepare_experts(cpu_machine *c, const op *o, const column_split *cols, uint32_t index, uint32_t n) {
+    uint32_t inputs = expert_inputs(c, o), n_in = o->w[0]->n_in;
+    form_set forms  = narrow_forms(o);
+    for (uint32_t t = index; t < n_columns(cols) * inputs * forms.n; t += n) {
+        uint32_t f = t % forms.n, slot = t / forms.n % inputs, col = column_at(cols, t / forms.n / inputs);
+        narrow_prepare(c->level, forms.form[f], column(c, o->src, col) + (size_t)slot * n_in, n_in, 0, n_in,
+                       expert_input(c, o, col, slot) + forms.offset[f]);
+    }
+}
+
+/* An expert's rows of weight k for the group, with its bias: out[i][row - begin]. */
+static void expert_rows(cpu_machine *c, const op *o, uint32_t k, uint32_t expert, const expert_group *g, uint32_t begin, uint32_t end, float *out) {
+    weight      w = *o->w[k];
+    form_set    forms = narrow_forms(o);
+    const void *x[NARROW_MAX];
+    w.data += (size_t)expert * w.n_out * w.row_bytes;
+    for (uint32_t i = 0; i < g->n; i++) x[i] = (const uint8_t *)g->x[i] + form_offset(&forms, narrow_form(w.type));
+    w.data += (size_t)begin * w.row_bytes;
+    w.n_out = end - begin;
+    narrow_matmul(c->level, &w, x, g->n, 0, end - begin, out, EXPERT_ROWS);
+    for (uint32_t i = 0; o->bias[k] && i < g->n; i++)
+        vector_add(c->level, out + (size_t)i * EXPERT_ROWS, o->bias[k] + (size_t)expert * o->w[k]->n_out + begin, end - begin);
+}
+
+static void expert_group_rows(cpu_machine *c, const op *o, uint32_t expert, const expert_group *g, uint32_t begin, uint32_t end, float *own) {
+    float *second = own + NARROW_MAX * EXPERT_ROWS;
+    expert_rows(c, o, 0, expert, g, begin, end, own);
+    if (o->kind == OP_EXPERTS_UP) expert_rows(c, o, 1, expert, g, begin, end, second);
+    for (uint32_t i = 0; i < g->n; i++) {
+        const float *y = own + (size_t)i * EXPERT_ROWS;
+        if (o->kind == OP_EXPERTS_UP)
+            vector_glu(c->level, o->act, column(c, o->dst[0], g->col[i]) + (size_t)g->slot[i] * c->model->n_ff_expert + begin, y,
+                       second + (size_t)i * EXPERT_ROWS, end - begin);
+        else vector_add_scaled(column(c, o->dst[0], g->col[i]) + begin, y, chosen_at(c, g->col[i], g->slot[i]).weight, end - begin);
+    }
+}
+
+/* Rows of every expert that some column chose, the experts in order: so that a column's sum has one order, whoever its neighbours are. */
+static void experts_rows(cpu_machine *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end, float *own) {
+    for (uint32_t e = 0; e < c->model->n_expert; e++) {
+        expert_group g;
+        g.n = 0;
+        for (uint32_t i = 0; i < n_columns(cols); i++)
+            for (uint32_t slot = 0; slot < c->model->n_expert_used; slot++) {
+                uint32_t col = column_at(cols, i);
+                if (chosen_at(c, col, slot).expert != e) continue;
+                g.col[g.n] = col, g.slot[g.n] = slot, g.x[g.n++] = expert_input(c, o, col, slot);
+                if (g.n < NARROW_MAX) continue;
+                expert_group_rows(c, o, e, &g, begin, end, own);
+                g.n = 0;
+            }
+        if (g.n) expert_group_rows(c, o, e, &g, begin, end, own);
+    }
+}
+
+static void op_experts(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
+    uint32_t            rows = o->w[0]->n_out;
+    atomic_int32       *counter = &c->counters[o - c->prog->ops];
+    prepare_experts(c, o, cols, index, n);
+    pool_barrier(c->threads);
+    for (uint32_t at = pool_take(counter); at * EXPERT_ROWS < rows; at = pool_take(counter)) {
+        uint32_t begin = at * EXPERT_ROWS, end = (uint32_t)size_min(rows, begin + EXPERT_ROWS);
+        for (uint32_t i = 0; o->kind == OP_EXPERTS_DOWN && i < n_columns(cols); i++)
+            memset(column(c, o->dst[0], column_at(cols, i)) + begin, 0, (end - begin) * sizeof(float));
+        experts_rows(c, o, cols, begin, end, (float *)(void *)(c->own + index * c->own_stride));
+    }
+}
+
 /* Gathered columns lie at or behind their place, so that copying in order overwrites none that is still wanted. */
 static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     buffer_id both[2];
@@ -18967,7 +19538,8 @@ static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
                 memcpy(column(c, both[b], i), column(c, both[b], c->out_col[i]), c->prog->width[both[b]] * sizeof(float));
 }
 
-static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather};
+static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather,
+                                              op_add, op_route, op_experts, op_experts};
 
 /* ---- Running ---- */
 
@@ -30345,7 +30917,7 @@ static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice x, vk_slice xq
                             uint32_t ld, uint32_t n_col, bool barrier);
 
 /* y += x */
-NOVA_UNUSED static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x,
+static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x,
                                    uint32_t n, uint32_t n_col, bool barrier);
 
 #endif
@@ -31031,6 +31603,9 @@ typedef struct vk_machine {
  * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
 static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
+/* What of an operation this executor has no kernels for, in words; NULL: nothing, its weights' and caches' types aside. */
+static const char *vk_machine_cannot(const vk_machine_desc *desc, const op *o);
+
 /* Loads weights with progress, makes the pipelines, records; on a device that only measures it counts what it would take and
  * cannot run. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */
@@ -31099,11 +31674,21 @@ static uint32_t columns_in(const vk_machine_desc *d, int b) { return b == BUF_LO
 
 static uint32_t ld_of(const vk_machine_desc *d, int b) { return round_up(d->prog->width[b], 64); }
 
-/* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. */
-static bool is_used(int b) { return b != BUF_T && b != BUF_FF2; }
+/* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. And all of experts. */
+static bool is_used(int b) {
+    return b != BUF_T && b != BUF_FF2 && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
+}
+
+static const rope_table *rope_of(const vk_machine_desc *d) { return &d->prog->ropes[ROPE_GLOBAL]; }
+
+static uint32_t rotated(const vk_machine_desc *d, uint32_t layer) {
+    return d->model->layers[layer].rope == ROPE_GLOBAL ? 2 * rope_of(d)->n_pairs : 0;
+}
+
+static bool is_neox_arch(const vk_machine_desc *d) { return d->model->kind->flags & ARCH_NEOX; }
 
 static uint64_t now_words(const vk_machine_desc *d) {
-    uint64_t turn = 2 * (uint64_t)d->prog->rope.n_pairs;
+    uint64_t turn = 2 * (uint64_t)rope_of(d)->n_pairs;
     return HEADER_WORDS + (uint64_t)d->n_batch * (4 + 1 + turn) + d->n_seqs * (RUN_WORDS + turn + d->max_pages) + 64;
 }
 
@@ -31139,8 +31724,9 @@ static vk_attend attend_shape_of(const vk_machine_desc *d, uint32_t layer, const
     x.ld_out   = ld_of(d, BUF_ATT);
     x.n_ctx    = d->n_ctx;
     x.n_head   = d->model->layers[layer].n_head;
-    x.n_rot    = 2 * d->prog->rope.n_pairs;
-    x.neox     = d->model->kind->rope_neox;
+    x.n_rot    = rotated(d, layer);
+    x.neox     = is_neox_arch(d);
+    x.window   = d->model->layers[layer].window;
     x.scale    = kv->shape.scale;
     x.soft_cap = kv->shape.soft_cap;
     x.barrier  = true;
@@ -31189,6 +31775,11 @@ static void sum_vector(slice_sum *s, const float *v, uint32_t n) {
     if (v) sum_slice(s, (uint64_t)round_up(n, 4) * sizeof(float));
 }
 
+/* Floats of an operation's vector: of a norm's weight, or sinks. */
+static uint32_t vector_length(const vk_machine_desc *desc, const op *o) {
+    return o->kind == OP_NORM ? o->n_vec : desc->model->layers[o->layer].n_head;
+}
+
 static void sum_op(slice_sum *s, const vk_device *d, const vk_machine_desc *desc, const op *o) {
     for (uint32_t k = 0; k < o->n_w; k++) {
         bool tied = o->kind == OP_EMBED && desc->op_last == desc->prog->n_ops && desc->prog->ops[desc->prog->n_ops - 1].w[0]->data == o->w[k]->data;
@@ -31200,9 +31791,8 @@ static void sum_op(slice_sum *s, const vk_device *d, const vk_machine_desc *desc
         if (bytes > s->largest) s->largest = bytes < s->limit ? bytes : s->limit;
     }
     if (o->kind == OP_STORE) sum_slice(s, cache_bytes_of(desc, o->layer));
-    if (o->kind != OP_NORM) return;
-    sum_vector(s, o->vec, desc->prog->width[o->src]);
-    sum_vector(s, o->bias[0], desc->prog->width[o->src]);
+    sum_vector(s, o->vec, vector_length(desc, o));
+    if (o->kind == OP_NORM) sum_vector(s, o->bias[0], vector_length(desc, o));
 }
 
 static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room) {
@@ -31265,18 +31855,18 @@ static vk_operands *operands_of(const vk_machine *m, const op *o) {
 }
 
 static nova_result load_op(vk_machine *m, const op *o, nova_error *error) {
-    vk_operands *x     = operands_of(m, o);
-    uint32_t     width = m->desc.prog->width[o->src];
+    vk_operands *x = operands_of(m, o);
+    uint32_t     n = vector_length(&m->desc, o);
     for (uint32_t k = 0; k < o->n_w; k++) {
         TRY(load_weight(m, o->w[k], error));
         TRY(load_vector(m, o->bias[k], o->w[k]->n_out, error));
         x->w[k]    = tensor_of(m, o->w[k]);
         x->bias[k] = vector_of(m, o->bias[k]);
     }
+    TRY(load_vector(m, o->vec, n, error));
+    x->vec = vector_of(m, o->vec);
     if (o->kind != OP_NORM) return NOVA_OK;
-    TRY(load_vector(m, o->vec, width, error));
-    TRY(load_vector(m, o->bias[0], width, error));
-    x->vec     = vector_of(m, o->vec);
+    TRY(load_vector(m, o->bias[0], n, error));
     x->bias[0] = vector_of(m, o->bias[0]);
     return NOVA_OK;
 }
@@ -31339,7 +31929,7 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
 
 /* Tables begin at multiples of 4 words. */
 static void place_now(vk_machine *m) {
-    uint32_t n = m->desc.n_batch, turn = 2 * m->desc.prog->rope.n_pairs;
+    uint32_t n = m->desc.n_batch, turn = 2 * rope_of(&m->desc)->n_pairs;
     m->now.col       = HEADER_WORDS;
     m->now.run       = m->now.col + 4 * n;
     m->now.turn      = m->now.run + RUN_WORDS * m->desc.n_seqs;
@@ -31357,7 +31947,7 @@ static int64_t position_base(const kv_seq *s) { return ((int64_t)s->window_page 
 static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uint32_t r) {
     const kv_seq *s  = run->seq;
     uint32_t     *at = w + m->now.run + RUN_WORDS * r, table = m->at_table + m->desc.max_pages * r;
-    uint32_t      turn = 2 * m->desc.prog->rope.n_pairs;
+    uint32_t      turn = 2 * rope_of(&m->desc)->n_pairs;
     bool          slid = s->n_dropped != 0;
     at[0]  = run->first_col;
     at[1]  = run->n_col;
@@ -31368,12 +31958,12 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
     at[6]  = s->n_sink_pages;
     at[7]  = (uint32_t)(kv_window_start(s) - position_base(s));
     memcpy(w + table, s->table, s->n_pages * sizeof *w);
-    if (slid) rope_fill(&m->desc.prog->rope, -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
+    if (slid) rope_fill(rope_of(&m->desc), -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
     for (uint32_t i = 0; i < run->n_out; i++) w[m->at_out + run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
 }
 
 static void write_now(vk_machine *m, const pass *p) {
-    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * m->desc.prog->rope.n_pairs;
+    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * rope_of(&m->desc)->n_pairs;
     w[0] = p->n_col, w[1] = p->n_run, w[2] = p->n_out;
     m->seen_now = 0;
     for (uint32_t r = 0; r < p->n_run; r++) {
@@ -31387,7 +31977,7 @@ static void write_now(vk_machine *m, const pass *p) {
             at[1] = r;
             at[2] = (uint32_t)(position - base);
             m->seen_now += (double)(position - start + 1);
-            rope_fill(&m->desc.prog->rope, position, m->desc.prog->rope.magnitude, (float *)(void *)(w + m->now.turn + turn * col));
+            rope_fill(rope_of(&m->desc), position, rope_of(&m->desc)->magnitude, (float *)(void *)(w + m->now.turn + turn * col));
         }
     }
 }
@@ -31480,6 +32070,15 @@ static bool any_reads_twin(const vk_machine *m, const op *o, const pass_shape *s
     return false;
 }
 
+/* Does anything that reads a norm's result read it quantised? */
+static bool wants_twin(const vk_machine *m, const op *norm, const pass_shape *s) {
+    const op *end = m->desc.prog->ops + m->desc.op_last;
+    if (norm->dst[0] != BUF_NORMED) return false;
+    for (const op *o = norm + 1; o < end && !(o->kind == OP_NORM && o->dst[0] == BUF_NORMED); o++)
+        if (o->src == BUF_NORMED && any_reads_twin(m, o, s)) return true;
+    return false;
+}
+
 static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_norm n;
     memset(&n, 0, sizeof n);
@@ -31488,13 +32087,13 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
     n.y       = buffer_at(m, o, s, o->dst[0]);
     n.w       = operands_of(m, o)->vec;
     n.b       = operands_of(m, o)->bias[0];
-    n.n       = m->desc.prog->width[o->src];
-    n.ld_x    = m->ld[o->src];
-    n.ld_y    = m->ld[o->dst[0]];
-    n.n_col   = columns_for(o, s);
+    n.n       = o->n;
+    n.ld_x    = o->n_groups > 1 ? o->n : m->ld[o->src];
+    n.ld_y    = o->n_groups > 1 ? o->n : m->ld[o->dst[0]];
+    n.n_col   = columns_for(o, s) * o->n_groups;
     n.eps     = m->desc.model->norm_eps;
     n.barrier = true;
-    if (any_reads_twin(m, o + 1, s)) {   /* a norm is never last */
+    if (wants_twin(m, o, s)) {
         n.yq        = m->twin[o->dst[0]];
         n.yq_scales = vk_quantised_scales(m->ld[o->dst[0]], m->desc.n_batch);
     }
@@ -31537,8 +32136,8 @@ static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape 
     x.ld_v    = m->ld[BUF_V];
     x.n_col   = s->n_col;
     x.n_head  = m->desc.model->layers[o->layer].n_head;
-    x.n_rot   = 2 * m->desc.prog->rope.n_pairs;
-    x.neox    = m->desc.model->kind->rope_neox;
+    x.n_rot   = rotated(&m->desc, o->layer);
+    x.neox    = is_neox_arch(&m->desc);
     x.barrier = true;
     vk_store_add(m->dev, l, &x);
 }
@@ -31557,6 +32156,7 @@ static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) 
 
 static void list_attend(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_attend x = attend_of(m, o->layer, s->n_col);
+    x.sinks = operands_of(m, o)->vec;
     vk_attend_add(m->dev, l, &x);
 }
 
@@ -31569,7 +32169,24 @@ static void list_gather(vk_machine *m, vk_list *l, const op *o, const pass_shape
                       m->desc.prog->width[ids[i]], s->n_out, i == 0);
 }
 
-static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather};
+static void list_add(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    vk_add_add(m->dev, l, buffer_at(m, o, s, o->dst[0]), m->ld[o->dst[0]], buffer_at(m, o, s, o->src), m->ld[o->src],
+               m->desc.model->n_embd, columns_for(o, s), true);
+}
+
+/* What there is a function for is what vk_machine_can says. */
+static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather, list_add};
+
+static const char *vk_machine_cannot(const vk_machine_desc *d, const op *o) {
+    if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts";
+    if (o->scale != 1.0f || o->cap != 0 || o->gated) return "factors and caps of activations";
+    if (o->kind == OP_EMBED && o->n_w > 1) return "learned positions";
+    if (o->act == ACT_SWIGLU_CLAMPED) return "the clamped SwiGLU";
+    if (o->kind == OP_STORE && d->model->layers[o->layer].rope == ROPE_LOCAL) return "rotary positions of a layer's own";
+    if (o->kind == OP_NORM && o->n_groups > 1 && (o->n % 4 || o->n_vec != o->n || o->n * o->n_groups % 64 || o->n * o->n_groups != d->prog->width[o->src]))
+        return "norms of such heads";
+    return NULL;
+}
 
 /* Multiply-adds of an operation: what its time is estimated by. */
 static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {
@@ -32203,9 +32820,10 @@ static uint64_t room_of(const vk_device *d) {
 
 static bool is_plain_cache(const kv_layer *l) { return page_is_plain(l->shape.type_k) && page_is_plain(l->shape.type_v); }
 
-/* Are all weights and caches of these operations in formats that the device's kernels have? */
-static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++) {
+/* Are there kernels for these operations, and for the formats of their weights and caches? */
+static bool is_supported(const gpu_desc *d, const vk_machine_desc *m) {
+    for (uint32_t i = m->op_first; i < m->op_last; i++) {
+        if (vk_machine_cannot(m, &d->prog->ops[i])) return false;
         if (d->prog->ops[i].kind == OP_STORE && !is_plain_cache(&d->kv->layers[d->prog->ops[i].layer])) return false;
         for (uint32_t k = 0; k < d->prog->ops[i].n_w; k++) {
             vk_format f;
@@ -32217,7 +32835,7 @@ static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
 
 static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_desc *m) {
     uint64_t bytes, room;
-    return is_supported(d, m->op_first, m->op_last) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
+    return is_supported(d, m) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
 }
 
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the
@@ -32977,7 +33595,7 @@ static nova_result plan_device(const char *device, nova_error *error) {
 
 /* Bytes that one more column costs in the executor's buffers. */
 static size_t column_bytes(const program *p) {
-    size_t floats = 2 * (size_t)p->rope.n_pairs, widest = 0;
+    size_t floats = 2 * ((size_t)p->ropes[0].n_pairs + p->ropes[1].n_pairs), widest = 0;
     for (int b = 0; b < BUF_LOGITS; b++) {
         floats += p->width[b];
         widest = size_max(widest, p->width[b]);
@@ -32995,6 +33613,8 @@ static nova_result engine_plan_make(engine_plan *plan, const nova_model *m, cons
     TRY(plan_device(d->device, error));
     TRY(plan_cache(d->cache_k, &plan->type_k, error));
     TRY(plan_cache(d->cache_v, &plan->type_v, error));
+    if (m->n_positions && d->n_ctx > m->n_positions)
+        return fail(error, NOVA_ERROR_ARGUMENT, "a context of %u tokens, but the model has learned %u positions", d->n_ctx, m->n_positions);
     plan->n_ctx      = d->n_ctx ? d->n_ctx : (uint32_t)size_max(2, size_min(m->n_ctx_train, DEFAULT_CONTEXT));
     plan->n_sessions = d->n_sessions ? d->n_sessions : 1;
     plan->n_threads  = d->n_threads ? d->n_threads : (uint32_t)size_min(cpu_cores(), DEFAULT_THREADS);
@@ -33030,7 +33650,7 @@ static nova_result cache_measure(nova_engine *e, nova_error *error) {
         l->shape.type_k     = e->plan.type_k;
         l->shape.type_v     = e->plan.type_v;
         l->shape.scale      = m->attn_scale;
-        l->shape.soft_cap   = 0.0f;
+        l->shape.soft_cap   = m->attn_cap;
         l->k_bytes          = attend_k_page_bytes(&l->shape);
         l->v_bytes          = attend_v_page_bytes(&l->shape);
         l->page_bytes       = l->n_head_kv * (l->k_bytes + l->v_bytes);

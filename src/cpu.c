@@ -64,7 +64,7 @@ typedef struct attend_work {
     attend_state *states;
     float        *acc;
     uint32_t     *first, *last;
-    int64_t      *position;
+    int64_t      *position, *from;   /* from: the first token that a query sees, of what is attended */
     uint8_t      *scratch;
 } attend_work;
 
@@ -77,13 +77,20 @@ static size_t attend_layout(attend_work *w, const attend_shape *shape, uint32_t 
     w->first    = (uint32_t *)(void *)carve(base, &at, n_q * sizeof *w->first);
     w->last     = (uint32_t *)(void *)carve(base, &at, n_q * sizeof *w->last);
     w->position = (int64_t *)(void *)carve(base, &at, n_q * sizeof *w->position);
+    w->from     = (int64_t *)(void *)carve(base, &at, n_q * sizeof *w->from);
     w->scratch  = carve(base, &at, attend_scratch_bytes(shape, n_q));
     return at;
 }
 
+/* Experts read each column once (up), or what each chosen expert made of it (down). */
+static uint32_t expert_inputs(const cpu_machine *c, const op *o) { return o->kind == OP_EXPERTS_UP ? 1 : c->model->n_expert_used; }
+static size_t   expert_stride(const op *o) { return narrow_forms(o).bytes; }
+
+#define EXPERT_ROWS 64   /* that a thread takes at once */
+
 /* The largest needs of any operation. */
 static void size_scratch(cpu_machine *c) {
-    c->narrow_stride = c->wide_bytes = c->own_stride = 0;
+    c->narrow_stride = c->wide_bytes = c->own_stride = c->expert_bytes = 0;
     for (uint32_t i = 0; i < c->prog->n_ops; i++) {
         const op *o = &c->prog->ops[i];
         if (o->kind == OP_ATTEND) {
@@ -92,6 +99,10 @@ static void size_scratch(cpu_machine *c) {
             attend_work        unused;
             c->own_stride = size_max(c->own_stride, attend_layout(&unused, &c->kv->layers[o->layer].shape,
                                                                   n_rep * attend_columns(n_rep), NULL));
+        }
+        if (o->kind == OP_EXPERTS_UP || o->kind == OP_EXPERTS_DOWN) {
+            c->expert_bytes = size_max(c->expert_bytes, (size_t)c->n_batch * expert_inputs(c, o) * expert_stride(o));
+            c->own_stride   = size_max(c->own_stride, 2 * NARROW_MAX * EXPERT_ROWS * sizeof(float));
         }
         if (o->kind != OP_MATMUL) continue;
         c->narrow_stride = size_max(c->narrow_stride, narrow_forms(o).bytes);
@@ -108,14 +119,17 @@ static void carve_split(column_split *s, uint8_t *base, size_t *at, uint32_t n) 
 }
 
 static size_t cpu_layout(cpu_machine *c, uint8_t *base) {
-    size_t at = 0, n = c->n_batch, turn = 2 * (size_t)c->prog->rope.n_pairs * sizeof(float);
+    size_t at = 0, n = c->n_batch;
     size_scratch(c);
     for (int b = 0; b < BUF_COUNT; b++) {
         size_t columns = b == BUF_LOGITS ? c->n_logits : n;
         c->buf[b] = (float *)(void *)carve(base, &at, columns * c->prog->width[b] * sizeof(float));
     }
-    c->cos_sin   = (float *)(void *)carve(base, &at, n * turn);
-    c->sink_turn = (float *)(void *)carve(base, &at, c->n_seqs * turn);
+    for (uint32_t k = 0; k < ROPE_KINDS; k++) {
+        size_t turn = 2 * (size_t)c->prog->ropes[k].n_pairs * sizeof(float);
+        c->cos_sin[k]   = (float *)(void *)carve(base, &at, n * turn);
+        c->sink_turn[k] = (float *)(void *)carve(base, &at, c->n_seqs * turn);
+    }
     c->col_run   = (uint32_t *)(void *)carve(base, &at, n * sizeof(uint32_t));
     c->out_col   = (uint32_t *)(void *)carve(base, &at, n * sizeof(uint32_t));
     carve_split(&c->all, base, &at, c->n_batch);
@@ -123,6 +137,7 @@ static size_t cpu_layout(cpu_machine *c, uint8_t *base) {
     carve_split(&c->window, base, &at, c->n_batch);
     c->narrow_in = carve(base, &at, size_min(n, (size_t)c->n_seqs * NARROW_MAX) * c->narrow_stride);
     c->wide_in   = carve(base, &at, c->wide_bytes);
+    c->expert_in = carve(base, &at, c->expert_bytes);
     c->own       = carve(base, &at, c->n_threads * c->own_stride);
     c->counters  = (atomic_int32 *)(void *)carve(base, &at, c->prog->n_ops * sizeof *c->counters);
     return at;
@@ -175,27 +190,49 @@ static int64_t column_position(const cpu_machine *c, uint32_t col) {
 
 typedef void (*op_fn)(cpu_machine *c, const op *o, uint32_t index, uint32_t n);
 
+/* Adds the row of a learned position; behind the last one there is no other. */
+static void add_position(cpu_machine *c, const weight *w, float *x, int64_t position, float *row) {
+    size_t at = (size_t)(position < (int64_t)w->n_out ? position : (int64_t)w->n_out - 1);
+    type_of(w->type)->to_float(w->data + at * w->row_bytes, row, w->n_in);
+    vector_add(c->level, x, row, w->n_in);
+}
+
 /* Ids to rows, and the angles of this pass. */
 static void op_embed(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
-    const weight *w     = o->w[0];
-    size_t        pairs = c->prog->rope.n_pairs;
+    const weight *w = o->w[0];
     for (uint32_t col = index; col < c->now->n_col; col += n) {
         size_t row = (size_t)c->now->ids[col];
-        type_of(w->type)->to_float(w->data + row * w->row_bytes, column(c, BUF_X, col), w->n_in);
-        rope_fill(&c->prog->rope, column_position(c, col), c->prog->rope.magnitude, c->cos_sin + 2 * pairs * col);
+        float *x   = column(c, BUF_X, col);
+        type_of(w->type)->to_float(w->data + row * w->row_bytes, x, w->n_in);
+        if (o->scale != 1.0f) vector_scale(c->level, x, o->scale, w->n_in);
+        if (o->n_w > 1) add_position(c, o->w[1], x, column_position(c, col), column(c, BUF_NORMED, col));
+        for (uint32_t k = 0; k < ROPE_KINDS; k++) {
+            const rope_table *rope = &c->prog->ropes[k];
+            rope_fill(rope, column_position(c, col), rope->magnitude, c->cos_sin[k] + 2 * (size_t)rope->n_pairs * col);
+        }
     }
     for (uint32_t r = index; r < c->now->n_run; r += n) {
         int64_t dropped = c->now->runs[r].seq->n_dropped;
-        if (dropped) rope_fill(&c->prog->rope, -dropped, 1.0, c->sink_turn + 2 * pairs * r);
+        for (uint32_t k = 0; dropped && k < ROPE_KINDS; k++)
+            rope_fill(&c->prog->ropes[k], -dropped, 1.0, c->sink_turn[k] + 2 * (size_t)c->prog->ropes[k].n_pairs * r);
     }
 }
 
 static void op_norm(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const column_split *cols = columns_of(c, o);
+    for (uint32_t t = index; t < n_columns(cols) * o->n_groups; t += n) {
+        uint32_t col = column_at(cols, t / o->n_groups), at = t % o->n_groups * o->n, w = o->n_vec > o->n ? at : 0;
+        vector_norm(c->level, o->norm, column(c, o->dst[0], col) + at, column(c, o->src, col) + at, o->vec + w,
+                    o->bias[0] ? o->bias[0] + w : NULL, o->n, c->model->norm_eps);
+    }
+}
+
+static void op_add(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
     for (uint32_t i = index; i < n_columns(cols); i += n) {
-        uint32_t col = column_at(cols, i);
-        vector_norm(c->level, o->norm, column(c, o->dst[0], col), column(c, o->src, col), o->vec, o->bias[0],
-                    c->prog->width[o->src], c->model->norm_eps);
+        uint32_t col   = column_at(cols, i);
+        float    scale = o->gated ? o->scale / (1.0f + exp_plain(-*column(c, BUF_GATE, col))) : o->scale;
+        vector_add_scaled(column(c, o->dst[0], col), column(c, o->src, col), scale, c->model->n_embd);
     }
 }
 
@@ -258,9 +295,12 @@ static void matmul_rows(cpu_machine *c, const op *o, const matmul_inputs *in, ui
 }
 
 static void matmul_epilogue(cpu_machine *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end) {
+    if (o->epilogue == EPILOGUE_NONE && o->scale == 1.0f && o->cap == 0) return;
     for (uint32_t i = 0; i < n_columns(cols); i++) {
         uint32_t col = column_at(cols, i);
         float   *y   = column(c, o->dst[0], col) + begin;
+        if (o->scale != 1.0f) vector_scale(c->level, y, o->scale, end - begin);
+        if (o->cap != 0) vector_cap(y, o->cap, end - begin);
         if (o->epilogue == EPILOGUE_ADD) vector_add(c->level, y, column(c, BUF_T, col) + begin, end - begin);
         if (o->epilogue == EPILOGUE_ACT) vector_act(c->level, o->act, y, y, end - begin);
         if (o->epilogue == EPILOGUE_GLU)
@@ -310,21 +350,28 @@ static void op_matmul(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
 
 /* -- Attention -- */
 
+/* The turn of a layer's rotary positions for something (a column, a run); NULL where it has none. */
+static const float *turn_of(const cpu_machine *c, uint32_t layer, float *const table[ROPE_KINDS], uint32_t of, uint32_t *n_rot) {
+    uint32_t rope = c->model->layers[layer].rope;
+    *n_rot = rope == ROPE_NOT ? 0 : 2 * c->prog->ropes[rope].n_pairs;
+    return *n_rot ? table[rope] + (size_t)*n_rot * of : NULL;
+}
+
+static bool is_neox(const cpu_machine *c) { return c->model->kind->flags & ARCH_NEOX; }
+
 static void op_store(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     const kv_layer    *kv    = &c->kv->layers[o->layer];
     const model_layer *l     = &c->model->layers[o->layer];
     uint32_t           n_rep = l->n_head / l->n_head_kv, dk = kv->shape.head_dim_k, dv = kv->shape.head_dim_v;
-    uint32_t           n_rot = 2 * c->prog->rope.n_pairs;
-    bool               neox  = c->model->kind->rope_neox;
     for (uint32_t task = index; task < c->now->n_col * l->n_head_kv; task += n) {
-        uint32_t     col = task / l->n_head_kv, head = task % l->n_head_kv;
-        const float *turn = c->cos_sin + (size_t)n_rot * col;
+        uint32_t     col = task / l->n_head_kv, head = task % l->n_head_kv, n_rot;
+        const float *turn = turn_of(c, o->layer, c->cos_sin, col, &n_rot);
         float       *k = column(c, BUF_K, col) + (size_t)head * dk;
         float       *q = column(c, o->src, col) + (size_t)head * n_rep * dk;
         float       *v = column(c, BUF_V, col) + (size_t)head * dv;
-        vector_rope(c->level, k, turn, n_rot, neox);
+        if (n_rot) vector_rope(c->level, k, turn, n_rot, is_neox(c));
         for (uint32_t i = 0; i < n_rep; i++) {
-            vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, neox);
+            if (n_rot) vector_rope(c->level, q + (size_t)i * dk, turn, n_rot, is_neox(c));
             page_spread(kv->shape.type_k, q + (size_t)i * dk, dk);
         }
         page_spread(kv->shape.type_k, k, dk);
@@ -344,13 +391,15 @@ typedef struct query_block {
     uint32_t        layer;
 } query_block;
 
-static void attend_range(cpu_machine *c, const query_block *b, const attend_work *w, int64_t from, int64_t to, bool causal) {
-    uint32_t n_q = b->n_col * b->n_head;
+/* Tokens from w->from[i] on and before `to`; causal: up to each query's own. */
+static void attend_range(cpu_machine *c, const query_block *b, const attend_work *w, int64_t to, bool causal) {
+    uint32_t n_q  = b->n_col * b->n_head;
+    int64_t  from = w->from[0];   /* of the first column, which sees farthest back */
     for (int64_t page = from / KV_PAGE; page * KV_PAGE < to; page++) {
         int64_t base = page * KV_PAGE;
         for (uint32_t i = 0; i < n_q; i++) {
             int64_t end = causal && w->position[i] + 1 < to ? w->position[i] + 1 : to;
-            w->first[i] = from > base ? (uint32_t)(from - base) : 0;
+            w->first[i] = w->from[i] <= base ? 0 : w->from[i] - base < KV_PAGE ? (uint32_t)(w->from[i] - base) : KV_PAGE;
             w->last[i]  = end <= base ? 0 : end - base < KV_PAGE ? (uint32_t)(end - base) : KV_PAGE;
         }
         uint32_t at = kv_page_of(b->run->seq, page);
@@ -359,35 +408,46 @@ static void attend_range(cpu_machine *c, const query_block *b, const attend_work
     }
 }
 
-/* The sinks as the queries see them from n_dropped positions earlier: turning a turned query back is one more turn. */
+/* The sinks as the queries see them from n_dropped positions earlier: turning a turned query back is one more turn. A layer's own
+ * window counts as the query does: as if nothing lay between the sinks and the text's window. */
 static void attend_sinks(cpu_machine *c, const query_block *b, attend_work *w, uint32_t run_index) {
-    const attend_shape *shape = &c->kv->layers[b->layer].shape;
-    uint32_t            n_q = b->n_col * b->n_head, n_rot = 2 * c->prog->rope.n_pairs;
+    const attend_shape *shape  = &c->kv->layers[b->layer].shape;
+    const kv_seq       *seq    = b->run->seq;
+    uint32_t            n_q    = b->n_col * b->n_head, n_rot;
+    int64_t             window = c->model->layers[b->layer].window, start = kv_window_start(seq);
+    const float        *turn   = turn_of(c, b->layer, c->sink_turn, run_index, &n_rot);
     for (uint32_t i = 0; i < n_q; i++) {
-        float *turned = w->turned + (size_t)i * shape->head_dim_k;
+        float  *turned = w->turned + (size_t)i * shape->head_dim_k;
+        int64_t beyond = window ? w->position[i] - start + seq->n_sinks + 1 - window : 0;
+        w->from[i] = beyond <= 0 ? 0 : beyond < (int64_t)seq->n_sinks ? beyond : (int64_t)seq->n_sinks;
         memcpy(turned, w->q[i], shape->head_dim_k * sizeof(float));
         page_spread(shape->type_k, turned, shape->head_dim_k);   /* back ... */
-        vector_rope(c->level, turned, c->sink_turn + (size_t)n_rot * run_index, n_rot, c->model->kind->rope_neox);
+        if (n_rot) vector_rope(c->level, turned, turn, n_rot, is_neox(c));
         page_spread(shape->type_k, turned, shape->head_dim_k);   /* ... and forth */
         w->q[i] = turned;
     }
-    attend_range(c, b, w, 0, b->run->seq->n_sinks, false);
+    attend_range(c, b, w, seq->n_sinks, false);
 }
 
 static void attend_block(cpu_machine *c, const op *o, const query_block *b, attend_work *w) {
-    const kv_seq       *seq   = b->run->seq;
-    const attend_shape *shape = &c->kv->layers[b->layer].shape;
+    const kv_seq       *seq    = b->run->seq;
+    const attend_shape *shape  = &c->kv->layers[b->layer].shape;
+    int64_t             window = c->model->layers[b->layer].window, start = kv_window_start(seq);
     uint32_t            dk = shape->head_dim_k, dv = shape->head_dim_v, n_q = 0;
     for (uint32_t i = 0; i < b->n_col; i++)
         for (uint32_t h = 0; h < b->n_head; h++, n_q++) {
+            int64_t position = column_position(c, b->first_col + i);
             w->q[n_q]        = column(c, o->src, b->first_col + i) + (size_t)(b->first_head + h) * dk;
-            w->position[n_q] = column_position(c, b->first_col + i);
+            w->position[n_q] = position;
+            w->from[n_q]     = window && position + 1 - window > start ? position + 1 - window : start;
             attend_begin(&w->states[n_q], w->acc + (size_t)n_q * dv, dv);
         }
-    attend_range(c, b, w, kv_window_start(seq), w->position[n_q - 1] + 1, true);
+    attend_range(c, b, w, w->position[n_q - 1] + 1, true);
     if (seq->n_dropped) attend_sinks(c, b, w, (uint32_t)(b->run - c->now->runs));
     for (uint32_t i = 0; i < n_q; i++) {
-        float *out = column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)(b->first_head + i % b->n_head) * dv;
+        uint32_t head = b->first_head + i % b->n_head;
+        float   *out  = column(c, o->dst[0], b->first_col + i / b->n_head) + (size_t)head * dv;
+        if (o->vec) attend_sink(&w->states[i], o->vec[head], dv);
         attend_end(&w->states[i], out, dv);
         page_spread(shape->type_v, out, dv);
     }
@@ -423,6 +483,138 @@ static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     }
 }
 
+/* -- Experts -- */
+
+typedef struct expert_choice { uint32_t expert; float weight; } expert_choice;
+
+static expert_choice chosen_at(const cpu_machine *c, uint32_t col, uint32_t slot) {
+    expert_choice x;
+    memcpy(&x, column(c, BUF_CHOSEN, col) + 2 * (size_t)slot, sizeof x);
+    return x;
+}
+
+/* The greatest score that was not taken yet; the first of equals. NaN is never chosen but where nothing else is left. */
+static uint32_t best_expert(const float *scores, const bool *taken, uint32_t n) {
+    uint32_t best = n;
+    for (uint32_t e = 0; e < n; e++)
+        if (!taken[e] && (best == n || scores[e] > scores[best] || scores[best] != scores[best])) best = e;
+    return best;
+}
+
+static void softmax_few(float *x, uint32_t n) {
+    float top = x[0], sum = 0;
+    for (uint32_t i = 1; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (uint32_t i = 0; i < n; i++) sum += x[i] = exp_plain(x[i] - top);
+    for (uint32_t i = 0; i < n; i++) x[i] /= sum;
+}
+
+static void route_column(const nova_model *m, float *scores, float *out) {
+    bool     taken[MAX_EXPERTS];
+    float    weights[MAX_EXPERTS], sum = 0;
+    uint32_t n = m->n_expert, used = m->n_expert_used;
+    if (m->route == GATING_SOFTMAX) softmax_few(scores, n);
+    for (uint32_t e = 0; e < n; e++) {
+        taken[e] = false;
+        if (m->route == GATING_SIGMOID) scores[e] = 1.0f / (1.0f + exp_plain(-scores[e]));
+    }
+    for (uint32_t i = 0; i < used; i++) {
+        expert_choice x;
+        x.expert = best_expert(scores, taken, n);
+        taken[x.expert] = true;
+        sum += weights[i] = x.weight = scores[x.expert];
+        memcpy(out + 2 * i, &x, sizeof x);
+    }
+    if (m->route == GATING_SOFTMAX_CHOSEN) softmax_few(weights, used);
+    for (uint32_t i = 0; i < used; i++)
+        out[2 * i + 1] = weights[i] / (m->norm_weights ? sum : 1.0f) * m->expert_scale;
+}
+
+static void op_route(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
+    for (uint32_t i = index; i < n_columns(cols); i += n)
+        route_column(c->model, column(c, o->src, column_at(cols, i)), column(c, o->dst[0], column_at(cols, i)));
+}
+
+/* A few columns that chose the same expert. */
+typedef struct expert_group {
+    uint32_t    n, col[NARROW_MAX], slot[NARROW_MAX];
+    const void *x[NARROW_MAX];
+} expert_group;
+
+static uint8_t *expert_input(const cpu_machine *c, const op *o, uint32_t col, uint32_t slot) {
+    uint32_t inputs = expert_inputs(c, o);
+    return c->expert_in + ((size_t)col * inputs + (inputs > 1 ? slot : 0)) * expert_stride(o);
+}
+
+static void prepare_experts(cpu_machine *c, const op *o, const column_split *cols, uint32_t index, uint32_t n) {
+    uint32_t inputs = expert_inputs(c, o), n_in = o->w[0]->n_in;
+    form_set forms  = narrow_forms(o);
+    for (uint32_t t = index; t < n_columns(cols) * inputs * forms.n; t += n) {
+        uint32_t f = t % forms.n, slot = t / forms.n % inputs, col = column_at(cols, t / forms.n / inputs);
+        narrow_prepare(c->level, forms.form[f], column(c, o->src, col) + (size_t)slot * n_in, n_in, 0, n_in,
+                       expert_input(c, o, col, slot) + forms.offset[f]);
+    }
+}
+
+/* An expert's rows of weight k for the group, with its bias: out[i][row - begin]. */
+static void expert_rows(cpu_machine *c, const op *o, uint32_t k, uint32_t expert, const expert_group *g, uint32_t begin, uint32_t end, float *out) {
+    weight      w = *o->w[k];
+    form_set    forms = narrow_forms(o);
+    const void *x[NARROW_MAX];
+    w.data += (size_t)expert * w.n_out * w.row_bytes;
+    for (uint32_t i = 0; i < g->n; i++) x[i] = (const uint8_t *)g->x[i] + form_offset(&forms, narrow_form(w.type));
+    w.data += (size_t)begin * w.row_bytes;
+    w.n_out = end - begin;
+    narrow_matmul(c->level, &w, x, g->n, 0, end - begin, out, EXPERT_ROWS);
+    for (uint32_t i = 0; o->bias[k] && i < g->n; i++)
+        vector_add(c->level, out + (size_t)i * EXPERT_ROWS, o->bias[k] + (size_t)expert * o->w[k]->n_out + begin, end - begin);
+}
+
+static void expert_group_rows(cpu_machine *c, const op *o, uint32_t expert, const expert_group *g, uint32_t begin, uint32_t end, float *own) {
+    float *second = own + NARROW_MAX * EXPERT_ROWS;
+    expert_rows(c, o, 0, expert, g, begin, end, own);
+    if (o->kind == OP_EXPERTS_UP) expert_rows(c, o, 1, expert, g, begin, end, second);
+    for (uint32_t i = 0; i < g->n; i++) {
+        const float *y = own + (size_t)i * EXPERT_ROWS;
+        if (o->kind == OP_EXPERTS_UP)
+            vector_glu(c->level, o->act, column(c, o->dst[0], g->col[i]) + (size_t)g->slot[i] * c->model->n_ff_expert + begin, y,
+                       second + (size_t)i * EXPERT_ROWS, end - begin);
+        else vector_add_scaled(column(c, o->dst[0], g->col[i]) + begin, y, chosen_at(c, g->col[i], g->slot[i]).weight, end - begin);
+    }
+}
+
+/* Rows of every expert that some column chose, the experts in order: so that a column's sum has one order, whoever its neighbours are. */
+static void experts_rows(cpu_machine *c, const op *o, const column_split *cols, uint32_t begin, uint32_t end, float *own) {
+    for (uint32_t e = 0; e < c->model->n_expert; e++) {
+        expert_group g;
+        g.n = 0;
+        for (uint32_t i = 0; i < n_columns(cols); i++)
+            for (uint32_t slot = 0; slot < c->model->n_expert_used; slot++) {
+                uint32_t col = column_at(cols, i);
+                if (chosen_at(c, col, slot).expert != e) continue;
+                g.col[g.n] = col, g.slot[g.n] = slot, g.x[g.n++] = expert_input(c, o, col, slot);
+                if (g.n < NARROW_MAX) continue;
+                expert_group_rows(c, o, e, &g, begin, end, own);
+                g.n = 0;
+            }
+        if (g.n) expert_group_rows(c, o, e, &g, begin, end, own);
+    }
+}
+
+static void op_experts(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const column_split *cols = columns_of(c, o);
+    uint32_t            rows = o->w[0]->n_out;
+    atomic_int32       *counter = &c->counters[o - c->prog->ops];
+    prepare_experts(c, o, cols, index, n);
+    pool_barrier(c->threads);
+    for (uint32_t at = pool_take(counter); at * EXPERT_ROWS < rows; at = pool_take(counter)) {
+        uint32_t begin = at * EXPERT_ROWS, end = (uint32_t)size_min(rows, begin + EXPERT_ROWS);
+        for (uint32_t i = 0; o->kind == OP_EXPERTS_DOWN && i < n_columns(cols); i++)
+            memset(column(c, o->dst[0], column_at(cols, i)) + begin, 0, (end - begin) * sizeof(float));
+        experts_rows(c, o, cols, begin, end, (float *)(void *)(c->own + index * c->own_stride));
+    }
+}
+
 /* Gathered columns lie at or behind their place, so that copying in order overwrites none that is still wanted. */
 static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     buffer_id both[2];
@@ -434,7 +626,8 @@ static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
                 memcpy(column(c, both[b], i), column(c, both[b], c->out_col[i]), c->prog->width[both[b]] * sizeof(float));
 }
 
-static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather};
+static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather,
+                                              op_add, op_route, op_experts, op_experts};
 
 /* ---- Running ---- */
 

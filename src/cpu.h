@@ -38,15 +38,16 @@ typedef struct cpu_machine {
     uint32_t          n_batch, n_seqs, n_logits, n_threads;
 
     float        *buf[BUF_COUNT];
-    float        *cos_sin;        /* [n_batch][2 * n_pairs] of the columns' positions */
-    float        *sink_turn;      /* [n_seqs][2 * n_pairs]: by minus what each run has dropped */
+    float        *cos_sin[ROPE_KINDS];     /* [n_batch][2 * n_pairs] of the columns' positions */
+    float        *sink_turn[ROPE_KINDS];   /* [n_seqs][2 * n_pairs]: by minus what each run has dropped */
     uint32_t     *col_run;        /* [n_batch] the run of a column */
     uint32_t     *out_col;        /* [n_batch] the column of a gathered one */
     column_split  all, out, window;
     uint8_t      *narrow_in;      /* [n_narrow][narrow_stride], several forms side by side */
+    uint8_t      *expert_in;      /* what experts read, prepared: every column goes the narrow way, some of them n_expert_used times */
     uint8_t      *wide_in;
     uint8_t      *own;            /* [n_threads][own_stride]: each thread's own scratch */
-    size_t        narrow_stride, wide_bytes, own_stride;
+    size_t        narrow_stride, wide_bytes, own_stride, expert_bytes;
     atomic_int32 *counters;       /* [n_ops]: shares of work taken */
 
     const pass   *now;            /* while running */

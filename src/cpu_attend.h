@@ -10,7 +10,7 @@
 
 typedef struct attend_shape {
     uint32_t head_dim_k, head_dim_v;   /* any, up to 1024 */
-    uint32_t type_k, type_v;           /* page_has_type */
+    uint32_t type_k, type_v;           /* F32, F16, Q8_0 or Q4_0 */
     float    scale;                    /* of q . k */
     float    soft_cap;                 /* score = cap * tanh(score / cap); 0: none */
 } attend_shape;

@@ -6,7 +6,6 @@
 static uint32_t page_blocks(uint32_t head_dim) { return head_dim / PAGE_BLOCK + (head_dim % PAGE_BLOCK != 0); }
 
 static bool page_is_plain(uint32_t type) { return type == TYPE_F32 || type == TYPE_F16; }
-static bool page_has_type(uint32_t type) { return page_is_plain(type) || type == TYPE_Q8_0 || type == TYPE_Q4_0; }
 
 /* Bytes of so many codes. */
 static size_t code_bytes(uint32_t type, size_t n) { return type == TYPE_Q4_0 ? n / 2 : type == TYPE_Q8_0 ? n : n * type_row_bytes(type, 1); }
@@ -33,7 +32,7 @@ static size_t page_v_bytes(uint32_t type, uint32_t head_dim) {
 #define LARGEST_HALF 65504.0f
 #define HALF_NAN     0x7e00u
 
-static float largest_of(const float *x, uint32_t n) {   /* with its sign */
+static float signed_largest(const float *x, uint32_t n) {   /* with its sign */
     float top = 0;
     for (uint32_t i = 0; i < n; i++)
         if (fabsf(x[i]) > fabsf(top)) top = x[i];
@@ -57,7 +56,7 @@ static int nearest_code(float x, float inverse, int low, int high) {
 
 /* The scale of 4-bit codes: the one of the largest, then the best one for the codes that it gives (least squares). */
 static float scale_of_4_bits(const float *x, uint32_t n) {
-    float d = largest_of(x, n) / -8.0f, inverse = 1.0f / d, xy = 0, yy = 0;
+    float d = signed_largest(x, n) / -8.0f, inverse = 1.0f / d, xy = 0, yy = 0;
     if (d == 0 || !f32_is_finite(inverse)) return 0;
     for (uint32_t i = 0; i < n; i++) {
         float y = (float)nearest_code(x[i], inverse, -8, 7);
@@ -71,7 +70,7 @@ static float scale_of_4_bits(const float *x, uint32_t n) {
  * rounded to a half before the codes are found. */
 static uint16_t block_codes(uint32_t type, const float *x, uint32_t n, uint8_t codes[PAGE_BLOCK]) {
     bool     wide = type == TYPE_Q8_0, finite = all_finite(x, n);
-    float    d    = !finite ? 0 : wide ? fabsf(largest_of(x, n)) / 127.0f : scale_of_4_bits(x, n);
+    float    d    = !finite ? 0 : wide ? fabsf(signed_largest(x, n)) / 127.0f : scale_of_4_bits(x, n);
     uint16_t half = scale_half(d);
     float    s    = half_to_float(half), inverse = s == 0 ? 0 : 1.0f / s;
     for (uint32_t i = 0; i < PAGE_BLOCK; i++) {

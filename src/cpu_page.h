@@ -13,9 +13,8 @@
 
 #define KV_PAGE 64
 
-/* Types that pages may have: F32, F16, Q8_0, Q4_0. */
-static bool   page_has_type(uint32_t type);
-static bool   page_is_plain(uint32_t type);                     /* F32 or F16 */
+/* F32 or F16; else Q8_0 or Q4_0. */
+static bool   page_is_plain(uint32_t type);
 static size_t page_k_bytes(uint32_t type, uint32_t head_dim);   /* multiples of 64 */
 static size_t page_v_bytes(uint32_t type, uint32_t head_dim);
 

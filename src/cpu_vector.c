@@ -87,6 +87,7 @@ static float act_plain(activation act, float x) {
     case ACT_GELU_ERF: return gate_plain(d, 0.5 * erfc(-d * 0.70710678118654752));
     case ACT_RELU:     return x > 0 ? x : 0;
     case ACT_RELU_SQR: return x > 0 ? x * x : 0;
+    case ACT_SWIGLU_CLAMPED: break;   /* not by elements of one vector */
     }
     return x;
 }
@@ -258,6 +259,7 @@ AVX2 __m256 act_avx2(activation act, __m256 x) {
     __m256 positive;
     switch (act) {
     case ACT_NONE:     break;
+    case ACT_SWIGLU_CLAMPED: break;
     case ACT_SILU:     return gate_avx2(x, sigmoid_avx2(x));
     case ACT_GELU:
         return gate_avx2(x, sigmoid_avx2(_mm256_mul_ps(
@@ -544,6 +546,7 @@ AVX512 __m512 act_avx512(activation act, __m512 x) {
     __m512 positive;
     switch (act) {
     case ACT_NONE:     break;
+    case ACT_SWIGLU_CLAMPED: break;
     case ACT_SILU:     return gate_avx512(x, sigmoid_avx512(x));
     case ACT_GELU:
         return gate_avx512(x, sigmoid_avx512(_mm512_mul_ps(
@@ -616,7 +619,20 @@ static void vector_act(cpu_level level, activation act, float *y, const float *x
     vector_glu(level, act, y, x, NULL, n);
 }
 
+/* As in OpenAI's gpt-oss reference: limit 7, alpha 1.702. */
+static void swiglu_clamped(float *y, const float *gate, const float *up, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        float g = gate[i] > 7.0f ? 7.0f : gate[i], u = up ? up[i] : 0.0f;
+        u = u > 7.0f ? 7.0f : u < -7.0f ? -7.0f : u;
+        y[i] = g / (1.0f + exp_plain(-1.702f * g)) * (u + 1.0f);
+    }
+}
+
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n) {
+    if (act == ACT_SWIGLU_CLAMPED) {
+        swiglu_clamped(y, gate, up, n);
+        return;
+    }
     BY_LEVEL(level, glu_plain(act, y, gate, up, n), glu_avx2(act, y, gate, up, n), glu_avx512(act, y, gate, up, n))
 }
 
@@ -624,7 +640,15 @@ static void vector_add(cpu_level level, float *y, const float *x, size_t n) {
     FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] += x[i], add_avx2(y, x, n))
 }
 
-NOVA_UNUSED static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
+static void vector_add_scaled(float *y, const float *x, float scale, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] += scale * x[i];
+}
+
+static void vector_cap(float *y, float cap, size_t n) {
+    for (size_t i = 0; i < n; i++) y[i] = cap * tanh_plain(y[i] / cap);
+}
+
+static void vector_scale(cpu_level level, float *y, float scale, size_t n) {
     FROM_AVX2(level, for (size_t i = 0; i < n; i++) y[i] *= scale, scale_avx2(y, scale, n))
 }
 

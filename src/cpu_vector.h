@@ -19,7 +19,8 @@ typedef enum activation {
     ACT_GELU,       /* tanh form, as Gemma and GPT-2 */
     ACT_GELU_ERF,
     ACT_RELU,
-    ACT_RELU_SQR    /* max(x, 0)^2 */
+    ACT_RELU_SQR,   /* max(x, 0)^2 */
+    ACT_SWIGLU_CLAMPED   /* gpt-oss: g = min(gate, 7), g * sigmoid(1.702 g) * (1 + max(-7, min(up, 7))); of a gate alone without the last factor */
 } activation;
 
 /* y = act(x), in place allowed. exp and tanh are within 2 ulp of the exact ones, also for huge and tiny x; NaN stays
@@ -29,7 +30,9 @@ static void vector_act(cpu_level level, activation act, float *y, const float *x
 static void vector_glu(cpu_level level, activation act, float *y, const float *gate, const float *up, size_t n);
 
 static void  vector_add(cpu_level level, float *y, const float *x, size_t n);              /* y += x */
-NOVA_UNUSED static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
+static void  vector_add_scaled(float *y, const float *x, float scale, size_t n);           /* y += scale * x */
+static void  vector_cap(float *y, float cap, size_t n);                                    /* y = cap * tanh(y / cap) */
+static void  vector_scale(cpu_level level, float *y, float scale, size_t n);               /* y *= scale */
 NOVA_UNUSED static float vector_dot(cpu_level level, const float *a, const float *b, size_t n);
 /* Softmax in place; the largest element is subtracted first. Zeros where all is -infinity. */
 NOVA_UNUSED static void  vector_softmax(cpu_level level, float *x, size_t n);

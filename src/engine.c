@@ -35,7 +35,7 @@ static nova_result plan_device(const char *device, nova_error *error) {
 
 /* Bytes that one more column costs in the executor's buffers. */
 static size_t column_bytes(const program *p) {
-    size_t floats = 2 * (size_t)p->rope.n_pairs, widest = 0;
+    size_t floats = 2 * ((size_t)p->ropes[0].n_pairs + p->ropes[1].n_pairs), widest = 0;
     for (int b = 0; b < BUF_LOGITS; b++) {
         floats += p->width[b];
         widest = size_max(widest, p->width[b]);
@@ -53,6 +53,8 @@ static nova_result engine_plan_make(engine_plan *plan, const nova_model *m, cons
     TRY(plan_device(d->device, error));
     TRY(plan_cache(d->cache_k, &plan->type_k, error));
     TRY(plan_cache(d->cache_v, &plan->type_v, error));
+    if (m->n_positions && d->n_ctx > m->n_positions)
+        return fail(error, NOVA_ERROR_ARGUMENT, "a context of %u tokens, but the model has learned %u positions", d->n_ctx, m->n_positions);
     plan->n_ctx      = d->n_ctx ? d->n_ctx : (uint32_t)size_max(2, size_min(m->n_ctx_train, DEFAULT_CONTEXT));
     plan->n_sessions = d->n_sessions ? d->n_sessions : 1;
     plan->n_threads  = d->n_threads ? d->n_threads : (uint32_t)size_min(cpu_cores(), DEFAULT_THREADS);
@@ -88,7 +90,7 @@ static nova_result cache_measure(nova_engine *e, nova_error *error) {
         l->shape.type_k     = e->plan.type_k;
         l->shape.type_v     = e->plan.type_v;
         l->shape.scale      = m->attn_scale;
-        l->shape.soft_cap   = 0.0f;
+        l->shape.soft_cap   = m->attn_cap;
         l->k_bytes          = attend_k_page_bytes(&l->shape);
         l->v_bytes          = attend_v_page_bytes(&l->shape);
         l->page_bytes       = l->n_head_kv * (l->k_bytes + l->v_bytes);

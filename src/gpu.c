@@ -125,9 +125,10 @@ static uint64_t room_of(const vk_device *d) {
 
 static bool is_plain_cache(const kv_layer *l) { return page_is_plain(l->shape.type_k) && page_is_plain(l->shape.type_v); }
 
-/* Are all weights and caches of these operations in formats that the device's kernels have? */
-static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++) {
+/* Are there kernels for these operations, and for the formats of their weights and caches? */
+static bool is_supported(const gpu_desc *d, const vk_machine_desc *m) {
+    for (uint32_t i = m->op_first; i < m->op_last; i++) {
+        if (vk_machine_cannot(m, &d->prog->ops[i])) return false;
         if (d->prog->ops[i].kind == OP_STORE && !is_plain_cache(&d->kv->layers[d->prog->ops[i].layer])) return false;
         for (uint32_t k = 0; k < d->prog->ops[i].n_w; k++) {
             vk_format f;
@@ -139,7 +140,7 @@ static bool is_supported(const gpu_desc *d, uint32_t first, uint32_t last) {
 
 static bool fits_on(const vk_device *dev, const gpu_desc *d, const vk_machine_desc *m) {
     uint64_t bytes, room;
-    return is_supported(d, m->op_first, m->op_last) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
+    return is_supported(d, m) && vk_machine_bytes(dev, m, &bytes, &room) && room <= room_of(dev);
 }
 
 /* The most layers that end with operation `last` and fit the device; gives the first operation. `allowed` counts layers, the

@@ -3,14 +3,54 @@
 
 /* ---- Architectures: one row each ---- */
 
-#define BLOCK_TENSORS                                                                                              \
-    (ROLE_BIT(TOKEN_EMBD) | ROLE_BIT(OUTPUT_NORM) | ROLE_BIT(ATTN_NORM) | ROLE_BIT(ATTN_Q) | ROLE_BIT(ATTN_K) |    \
-     ROLE_BIT(ATTN_V) | ROLE_BIT(ATTN_OUT) | ROLE_BIT(FFN_NORM) | ROLE_BIT(FFN_UP) | ROLE_BIT(FFN_DOWN))
-#define ROPE_TENSORS (ROLE_BIT(ROPE_FREQS) | ROLE_BIT(ROPE_LONG) | ROLE_BIT(ROPE_SHORT))
+#define ROLES_BLOCK  (ROLE_BIT(TOKEN_EMBD) | ROLE_BIT(OUTPUT_NORM) | ROLE_BIT(ATTN_OUT))
+#define ROLES_QKV    (ROLE_BIT(ATTN_Q) | ROLE_BIT(ATTN_K) | ROLE_BIT(ATTN_V))
+#define ROLES_NORMS  (ROLE_BIT(ATTN_NORM) | ROLE_BIT(FFN_NORM))
+#define ROLES_POST   (ROLE_BIT(ATTN_POST_NORM) | ROLE_BIT(FFN_POST_NORM))
+#define ROLES_QK     (ROLE_BIT(ATTN_Q_NORM) | ROLE_BIT(ATTN_K_NORM))
+#define ROLES_PLAIN  (ROLE_BIT(FFN_UP) | ROLE_BIT(FFN_DOWN))
+#define ROLES_GATED  (ROLES_PLAIN | ROLE_BIT(FFN_GATE))
+#define ROLES_MOE    (ROLE_BIT(ROUTER) | ROLES_STACKED)
+#define ROLES_SHARED (ROLE_BIT(SHARED_GATE) | ROLE_BIT(SHARED_UP) | ROLE_BIT(SHARED_DOWN))
+#define ROLES_ROPE   (ROLE_BIT(ROPE_FREQS) | ROLE_BIT(ROPE_LONG) | ROLE_BIT(ROPE_SHORT))
+#define ROLES_OUT    (ROLE_BIT(OUTPUT) | ROLES_ROPE)
+
+#define ROLES_LLAMA  (ROLES_BLOCK | ROLES_QKV | ROLES_NORMS)
 
 static const arch archs[] = {
-    {"llama", BLOCK_TENSORS | ROLE_BIT(FFN_GATE), ROLE_BIT(OUTPUT) | ROPE_TENSORS, NORM_RMS, ACT_SILU, false, true},
-    {"arcee", BLOCK_TENSORS, ROLE_BIT(OUTPUT) | ROPE_TENSORS, NORM_RMS, ACT_RELU_SQR, false, true},
+    /* name, required, optional, norm, activation, flags, window period, local base, widest, caps, routing */
+    {"llama", ROLES_LLAMA, ROLES_OUT | ROLES_GATED | ROLES_MOE, NORM_RMS, ACT_SILU, ARCH_WHOLE_HEAD | ARCH_NORM_WEIGHTS,
+     0, 0, 0, 0, 0, GATING_SOFTMAX},
+    {"arcee", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_RMS, ACT_RELU_SQR, ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"qwen2", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"qwen2moe", ROLES_LLAMA | ROLES_MOE | ROLES_SHARED | ROLE_BIT(SHARED_ROUTER), ROLES_OUT, NORM_RMS, ACT_SILU,
+     ARCH_NEOX | ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_SOFTMAX},
+    {"qwen3", ROLES_LLAMA | ROLES_QK | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WHOLE_HEAD, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"qwen3moe", ROLES_LLAMA | ROLES_QK | ROLES_MOE, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WHOLE_HEAD | ARCH_NORM_WEIGHTS,
+     0, 0, 0, 0, 0, GATING_SOFTMAX},
+    {"gemma", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_GELU, ARCH_NEOX | ARCH_EMBED_SQRT, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"gemma2", ROLES_LLAMA | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_GELU, ARCH_NEOX | ARCH_EMBED_SQRT,
+     2, 0, 46, 50, 30, GATING_DEFAULT},
+    {"gemma3", ROLES_LLAMA | ROLES_POST | ROLES_QK | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_GELU, ARCH_NEOX | ARCH_EMBED_SQRT,
+     6, 10000, 62, 0, 0, GATING_DEFAULT},
+    {"phi2", ROLES_BLOCK | ROLE_BIT(ATTN_NORM) | ROLES_PLAIN, ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_LAYER, ACT_GELU,
+     ARCH_NEOX | ARCH_PARALLEL, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"phi3", ROLES_BLOCK | ROLES_NORMS | ROLE_BIT(FFN_UP_TWICE) | ROLE_BIT(FFN_DOWN), ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_RMS, ACT_SILU,
+     ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"gpt-oss", ROLES_BLOCK | ROLES_QKV | ROLE_BIT(ATTN_NORM) | ROLE_BIT(ATTN_POST_NORM) | ROLE_BIT(ATTN_SINKS) | ROLES_MOE, ROLES_OUT, NORM_RMS,
+     ACT_SWIGLU_CLAMPED, ARCH_NEOX | ARCH_POST_IS_FFN, 2, 0, 0, 0, 0, GATING_SOFTMAX_CHOSEN},
+    {"smallthinker", ROLES_LLAMA | ROLES_MOE, ROLES_OUT, NORM_RMS, ACT_RELU,
+     ARCH_NEOX | ARCH_ROUTE_EARLY | ARCH_DENSE_FIRST | ARCH_NORM_WEIGHTS, 4, 0, 0, 0, 0, GATING_SIGMOID},
+    {"nemotron", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_RELU_SQR, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"olmo2", ROLES_BLOCK | ROLES_QKV | ROLES_QK | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"granite", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_INVERSE_LOGIT, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"starcoder2", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_GELU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"gpt2", ROLES_BLOCK | ROLES_NORMS | ROLES_PLAIN | ROLE_BIT(POSITION_EMBD), ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_LAYER, ACT_GELU,
+     ARCH_NO_ROPE, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"stablelm", ROLES_BLOCK | ROLES_QKV | ROLE_BIT(ATTN_NORM) | ROLES_GATED, ROLES_OUT | ROLES_QK | ROLE_BIT(FFN_NORM), NORM_LAYER, ACT_SILU,
+     ARCH_NEOX | ARCH_PARALLEL, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"bitnet", ROLES_LLAMA | ROLES_GATED | ROLE_BIT(ATTN_SUB_NORM) | ROLE_BIT(FFN_SUB_NORM), ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX,
+     0, 0, 0, 0, 0, GATING_DEFAULT},
 };
 
 typedef struct role_info {
@@ -28,16 +68,24 @@ static const role_info role_infos[ROLE_COUNT] = {
 
 static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d) {
     switch (d) {
-    case DIM_ONE:   return 1;
-    case DIM_EMBD:  return m->n_embd;
-    case DIM_VOCAB: return m->n_vocab;
-    case DIM_ROPE:  return m->rope.n_rot / 2;
-    case DIM_Q:     return l ? l->n_head * m->head_dim_k : 0;
-    case DIM_K:     return l ? l->n_head_kv * m->head_dim_k : 0;
-    case DIM_V:     return l ? l->n_head_kv * m->head_dim_v : 0;
-    case DIM_ATT:   return l ? l->n_head * m->head_dim_v : 0;
-    case DIM_FF:    return l ? l->n_ff : 0;
-    case DIM_COUNT: break;
+    case DIM_ONE:       return 1;
+    case DIM_EMBD:      return m->n_embd;
+    case DIM_VOCAB:     return m->n_vocab;
+    case DIM_ROPE:      return m->rope.n_rot / 2;
+    case DIM_POSITIONS: return m->n_positions;
+    case DIM_HEAD:      return m->head_dim_k;
+    case DIM_EXPERTS:   return m->n_expert;
+    case DIM_FF_EXPERT: return m->n_ff_expert;
+    case DIM_FF_SHARED: return m->n_ff_shared;
+    case DIM_HEADS:     return l ? l->n_head : 0;
+    case DIM_Q:         return l ? l->n_head * m->head_dim_k : 0;
+    case DIM_K:         return l ? l->n_head_kv * m->head_dim_k : 0;
+    case DIM_V:         return l ? l->n_head_kv * m->head_dim_v : 0;
+    case DIM_QKV:       return dim_of(m, l, DIM_Q) + dim_of(m, l, DIM_K) + dim_of(m, l, DIM_V);
+    case DIM_ATT:       return l ? l->n_head * m->head_dim_v : 0;
+    case DIM_FF:        return l ? l->n_ff : 0;
+    case DIM_FF_TWICE:  return l ? 2 * l->n_ff : 0;
+    case DIM_COUNT:     break;
     }
     return 0;
 }
@@ -148,10 +196,92 @@ static nova_result read_rope(nova_model *m, nova_error *error) {
         r->scaling = scalings[i].kind;
     }
     if (r->factor == 0.0f || r->scaling == ROPE_SCALING_NONE) r->factor = 1.0f;
-    if (r->n_rot == 0 || r->n_rot % 2 != 0 || r->n_rot > m->head_dim_k || (m->kind->rope_whole_head && r->n_rot != m->head_dim_k))
+    if (m->kind->flags & ARCH_NO_ROPE) {
+        r->n_rot = 0;
+        return NOVA_OK;
+    }
+    if (r->n_rot == 0 || r->n_rot % 2 != 0 || r->n_rot > m->head_dim_k || ((m->kind->flags & ARCH_WHOLE_HEAD) && r->n_rot != m->head_dim_k))
         return fail(error, NOVA_ERROR_FORMAT, "RoPE turns %u of %u dimensions of a head", r->n_rot, m->head_dim_k);
-    if (!(r->freq_base > 0.0f) || !(r->factor > 0.0f) || r->n_ctx_orig == 0 || !(r->beta_fast > 0.0f) || !(r->beta_slow > 0.0f))
+    r->freq_base_local = m->kind->rope_base_local;
+    TRY(read_f32(m, "rope.freq_base_swa", &r->freq_base_local, error));
+    if (!(r->freq_base_local >= 0.0f) || !(r->freq_base > 0.0f) || !(r->factor > 0.0f) || r->n_ctx_orig == 0 || !(r->beta_fast > 0.0f) || !(r->beta_slow > 0.0f))
         return fail(error, NOVA_ERROR_FORMAT, "RoPE base, scaling factor, betas and original context must be positive");
+    return NOVA_OK;
+}
+
+/* Factors and caps: finite, and 0 where there is none. */
+static nova_result read_factor(const nova_model *m, const char *name, float fallback, float *out, nova_error *error) {
+    *out = fallback;
+    TRY(read_f32(m, name, out, error));
+    if (!f32_is_finite(*out) || *out < 0.0f) return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is no positive number", arch_key(m, name).z);
+    if (*out == 0.0f) *out = fallback;
+    return NOVA_OK;
+}
+
+static nova_result read_factors(nova_model *m, nova_error *error) {
+    bool embed_sqrt = m->kind->flags & ARCH_EMBED_SQRT;
+    TRY(read_factor(m, "attn_logit_softcapping", m->kind->attn_cap, &m->attn_cap, error));
+    TRY(read_factor(m, "final_logit_softcapping", m->kind->logit_cap, &m->logit_cap, error));
+    TRY(read_factor(m, "embedding_scale", embed_sqrt ? sqrtf((float)m->n_embd) : 1.0f, &m->embed_scale, error));
+    TRY(read_factor(m, "residual_scale", 1.0f, &m->residual_scale, error));
+    TRY(read_factor(m, "logit_scale", 1.0f, &m->logit_scale, error));
+    if (m->kind->flags & ARCH_INVERSE_LOGIT) m->logit_scale = 1.0f / m->logit_scale;
+    return NOVA_OK;
+}
+
+/* Windows: which layers have one, and what rotary positions these have. */
+static nova_result read_windows(nova_model *m, nova_error *error) {
+    uint32_t window = 0, period = m->kind->window_period;
+    if (period == 0 || (m->kind->flags & ARCH_NO_ROPE)) {
+        for (uint32_t il = 0; il < m->n_layer; il++) m->layers[il].rope = m->kind->flags & ARCH_NO_ROPE ? ROPE_NOT : ROPE_GLOBAL;
+        return NOVA_OK;
+    }
+    TRY(read_u32(m, "attention.sliding_window", &window, error));
+    TRY(read_u32(m, "attention.sliding_window_pattern", &period, error));
+    for (uint32_t il = 0; il < m->n_layer; il++) {
+        bool first = m->kind->flags & ARCH_DENSE_FIRST;
+        bool full  = window == 0 || period == 0 || il % period == (first ? 0 : period - 1);
+        m->layers[il].window = full ? 0 : window;
+        m->layers[il].rope   = !full && m->rope.freq_base_local > 0.0f ? ROPE_LOCAL : full && window && first ? ROPE_NOT : ROPE_GLOBAL;
+    }
+    return NOVA_OK;
+}
+
+static nova_result read_experts(nova_model *m, nova_error *error) {
+    uint32_t route = 0, groups = 0;
+    m->route        = m->kind->route;
+    m->norm_weights = m->kind->flags & ARCH_NORM_WEIGHTS;
+    TRY(read_u32(m, "expert_count", &m->n_expert, error));
+    if (m->n_expert == 0 || !((m->kind->required | m->kind->optional) & ROLE_BIT(ROUTER))) {
+        m->n_expert = 0;
+        return NOVA_OK;
+    }
+    TRY(read_u32(m, "expert_used_count", &m->n_expert_used, error));
+    if (m->n_expert > MAX_EXPERTS || m->n_expert_used == 0 || m->n_expert_used > m->n_expert)
+        return fail(error, NOVA_ERROR_FORMAT, "%u of %u experts are used (of %d at most)", m->n_expert_used, m->n_expert, MAX_EXPERTS);
+    m->n_ff_expert = m->n_ff_shared = m->layers[0].n_ff;
+    TRY(read_u32(m, "expert_feed_forward_length", &m->n_ff_expert, error));
+    TRY(read_u32(m, "expert_shared_feed_forward_length", &m->n_ff_shared, error));
+    if (m->n_ff_expert == 0 || m->n_ff_expert > 1u << 24 || m->n_ff_shared == 0 || m->n_ff_shared > 1u << 24)
+        return fail(error, NOVA_ERROR_FORMAT, "experts of %u and %u neurons", m->n_ff_expert, m->n_ff_shared);
+    TRY(read_factor(m, "expert_weights_scale", 1.0f, &m->expert_scale, error));
+    TRY(gguf_get_bool(&m->g, arch_key(m, "expert_weights_norm").z, &m->norm_weights, error));
+    TRY(read_u32(m, "expert_gating_func", &route, error));
+    if (route > GATING_SOFTMAX_CHOSEN)
+        return fail(error, NOVA_ERROR_UNSUPPORTED, "the key '%s' is %u: how experts are chosen is not known", arch_key(m, "expert_gating_func").z, route);
+    if (route) m->route = (gating)route;
+    TRY(read_u32(m, "expert_group_count", &groups, error));
+    if (groups > 1) return fail(error, NOVA_ERROR_UNSUPPORTED, "the key '%s' is %u: groups of experts are not supported", arch_key(m, "expert_group_count").z, groups);
+    return NOVA_OK;
+}
+
+/* As many learned positions as their tensor has rows. */
+static nova_result read_positions(nova_model *m, nova_error *error) {
+    if (!(m->kind->required & ROLE_BIT(POSITION_EMBD))) return NOVA_OK;
+    const gguf_tensor *t = gguf_find_tensor(&m->g, str_c("position_embd.weight"));
+    if (!t || t->n_dims != 2 || t->ne[1] == 0 || t->ne[1] > 1u << 30)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor 'position_embd.weight' is missing or no matrix");
+    m->n_positions = (uint32_t)t->ne[1];
     return NOVA_OK;
 }
 
@@ -172,47 +302,59 @@ static nova_result read_hyper_parameters(nova_model *m, nova_error *error) {
                     m->head_dim_v, MAX_HEAD_DIM);
     m->attn_scale = 0.0f;
     TRY(read_f32(m, "attention.scale", &m->attn_scale, error));
-    if (m->attn_scale == 0.0f) m->attn_scale = 1.0f / sqrtf((float)m->head_dim_k);
+    bool widest = m->kind->widest_layers == m->n_layer;
+    if (m->attn_scale == 0.0f) m->attn_scale = 1.0f / sqrtf((float)(widest ? m->n_embd / n_head : m->head_dim_k));
     m->norm_eps = -1.0f;
     const char *eps = m->kind->norm == NORM_RMS ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon";
     TRY(read_f32(m, eps, &m->norm_eps, error));
     if (!(m->norm_eps >= 0.0f))
         return fail(error, NOVA_ERROR_FORMAT, "the key '%s' is missing or negative", arch_key(m, eps).z);
     m->n_vocab = tokenizer_n_vocab(m->tok);
-    return read_rope(m, error);
+    TRY(read_factors(m, error));
+    TRY(read_experts(m, error));
+    TRY(read_positions(m, error));
+    TRY(read_rope(m, error));
+    return read_windows(m, error);
 }
 
 /* ---- Tensors ---- */
 
-static const float *vector_floats(nova_model *m, const gguf_tensor *gt) {
+static const float *vector_floats(nova_model *m, const gguf_tensor *gt, size_t n) {
     if (gt->type == TYPE_F32 && (uintptr_t)gt->data % sizeof(float) == 0) return (const float *)(const void *)gt->data;
-    size_t bytes;
-    if (!size_mul((size_t)gt->ne[0], sizeof(float), &bytes)) return NULL;
+    size_t bytes, row = (size_t)gt->ne[0];
+    if (!size_mul(n, sizeof(float), &bytes)) return NULL;
     float *f = (float *)arena_alloc(&m->a, bytes);
-    if (f) type_of(gt->type)->to_float(gt->data, f, (size_t)gt->ne[0]);
+    for (size_t at = 0; f && at < n; at += row)
+        type_of(gt->type)->to_float(gt->data + at / row * type_row_bytes(gt->type, row), f + at, row);
     return f;
 }
 
-/* The vector `name` of n floats, or NULL with NOVA_OK where there is none. */
-static nova_result find_vector(nova_model *m, const char *name, uint32_t n, const float **out, bool *used, nova_error *error) {
+/* The floats of the tensor `name`: n in a row and n_rows rows, or n_each in as many as come to `n_other`; NULL with NOVA_OK where there
+ * is none. */
+static nova_result find_floats(nova_model *m, const char *name, uint32_t n, uint32_t n_rows, uint64_t n_other, const float **out,
+                               uint32_t *n_vec, bool *used, nova_error *error) {
     const gguf_tensor *gt = gguf_find_tensor(&m->g, str_c(name));
     *out = NULL;
     if (!gt) return NOVA_OK;
-    if (gt->n_dims != 1 || gt->ne[0] != n)
-        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and rows of %llu, not one of %u", name,
-                    gt->n_dims, (unsigned long long)gt->ne[0], n);
+    uint64_t have = gt->ne[0] * gt->ne[1];
+    bool     good = gt->n_dims <= 2 && ((gt->ne[0] == n && gt->ne[1] == n_rows) || (n_other && have == n_other));
+    if (!good || have > UINT32_MAX)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu, not %u x %u", name, gt->n_dims,
+                    (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], n, n_rows);
     used[gt - m->g.tensors] = true;
-    *out = vector_floats(m, gt);
-    return *out ? NOVA_OK : fail_memory(error, n, "a vector");
+    *out   = vector_floats(m, gt, (size_t)have);
+    *n_vec = (uint32_t)have;
+    return *out ? NOVA_OK : fail_memory(error, (size_t)have * sizeof(float), "a vector");
 }
 
-static nova_result find_matrix(nova_model *m, const char *name, uint32_t n_in, uint32_t n_out, weight *w, bool *used,
+/* A matrix, or a stack of n of them. */
+static nova_result find_matrix(nova_model *m, const char *name, uint32_t n_in, uint32_t n_out, uint32_t n, weight *w, bool *used,
                                nova_error *error) {
     const gguf_tensor *gt = gguf_find_tensor(&m->g, str_c(name));
     if (!gt) return NOVA_OK;
-    if (gt->n_dims != 2 || gt->ne[0] != n_in || gt->ne[1] != n_out)
-        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu, not %u x %u", name,
-                    gt->n_dims, (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], n_in, n_out);
+    if (gt->n_dims > 3 || gt->ne[0] != n_in || gt->ne[1] != n_out || gt->ne[2] != n)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' has %u dimensions and is %llu x %llu x %llu, not %u x %u x %u", name,
+                    gt->n_dims, (unsigned long long)gt->ne[0], (unsigned long long)gt->ne[1], (unsigned long long)gt->ne[2], n_in, n_out, n);
     used[gt - m->g.tensors] = true;
     w->type      = gt->type;
     w->n_in      = n_in;
@@ -228,17 +370,51 @@ static nova_result find_role(nova_model *m, int il, uint32_t r, bool *used, nova
     const model_layer     *l      = il < 0 ? NULL : &m->layers[il];
     model_tensor *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
     uint32_t         n_in   = dim_of(m, l, info->n_in), n_out = dim_of(m, l, info->n_out);
-    bool             vector = info->n_out == DIM_ONE;
+    bool             vector = info->n_out == DIM_ONE && r != ROLE_SHARED_ROUTER;
+    uint32_t         n      = ROLES_STACKED >> r & 1 ? m->n_expert : 1, ignored;
+    uint64_t         heads  = r == ROLE_ATTN_Q_NORM ? dim_of(m, l, DIM_Q) : r == ROLE_ATTN_K_NORM ? dim_of(m, l, DIM_K) : 0;
     char             name[96], bias[96];
     char             prefix[24] = "";
     if (il >= 0) snprintf(prefix, sizeof prefix, "blk.%d.", il);
     snprintf(name, sizeof name, "%s%s.weight", prefix, info->name);
     snprintf(bias, sizeof bias, "%s%s.bias", prefix, info->name);
-    if (vector) TRY(find_vector(m, name, n_in, &t->vec, used, error));
-    else TRY(find_matrix(m, name, n_in, n_out, &t->w, used, error));
-    TRY(find_vector(m, bias, vector ? n_in : n_out, &t->bias, used, error));
+    if (vector) TRY(find_floats(m, name, n_in, 1, heads, &t->vec, &t->n_vec, used, error));
+    else TRY(find_matrix(m, name, n_in, n_out, n, &t->w, used, error));
+    TRY(find_floats(m, bias, vector ? n_in : n_out, n, 0, &t->bias, &ignored, used, error));
     bool there = vector ? t->vec != NULL : t->w.data != NULL;
     if (!there && (m->kind->required >> r & 1)) return fail(error, NOVA_ERROR_FORMAT, "the tensor '%s' is missing", name);
+    return NOVA_OK;
+}
+
+/* Rows first..first + n of a matrix are a matrix too, of which no copy is made. */
+static void view_rows(model_tensor *out, const model_tensor *of, uint32_t first, uint32_t n) {
+    *out = *of;
+    out->w.data += (size_t)first * of->w.row_bytes;
+    out->w.n_out = n;
+    if (of->bias) out->bias = of->bias + first;
+}
+
+/* What may lie in one tensor or in several. */
+static nova_result complete_layer(nova_model *m, uint32_t il, nova_error *error) {
+    model_layer        *l = &m->layers[il];
+    const model_tensor *qkv = LAYER_TENSOR(l, ATTN_QKV), *twice = LAYER_TENSOR(l, FFN_UP_TWICE);
+    uint32_t            q = dim_of(m, l, DIM_Q), k = dim_of(m, l, DIM_K), v = dim_of(m, l, DIM_V);
+    if (qkv->w.data) {
+        view_rows(LAYER_TENSOR(l, ATTN_Q), qkv, 0, q);
+        view_rows(LAYER_TENSOR(l, ATTN_K), qkv, q, k);
+        view_rows(LAYER_TENSOR(l, ATTN_V), qkv, q + k, v);
+    }
+    if (twice->w.data) {
+        view_rows(LAYER_TENSOR(l, FFN_GATE), twice, 0, l->n_ff);
+        view_rows(LAYER_TENSOR(l, FFN_UP), twice, l->n_ff, l->n_ff);
+    }
+    if (!LAYER_TENSOR(l, ATTN_Q)->w.data || !LAYER_TENSOR(l, ATTN_K)->w.data || !LAYER_TENSOR(l, ATTN_V)->w.data)
+        return fail(error, NOVA_ERROR_FORMAT, "the tensor 'blk.%u.attn_q.weight' is missing, or k or v", il);
+    bool dense   = LAYER_TENSOR(l, FFN_UP)->w.data && LAYER_TENSOR(l, FFN_DOWN)->w.data;
+    bool experts = LAYER_TENSOR(l, ROUTER)->w.data && LAYER_TENSOR(l, EXPERTS_GATE)->w.data && LAYER_TENSOR(l, EXPERTS_UP)->w.data &&
+                   LAYER_TENSOR(l, EXPERTS_DOWN)->w.data;
+    if (dense == experts)
+        return fail(error, NOVA_ERROR_FORMAT, "layer %u has %s", il, dense ? "a feed-forward layer and experts" : "no 'blk.N.ffn_up.weight', 'ffn_down', nor experts");
     return NOVA_OK;
 }
 
@@ -246,9 +422,11 @@ static nova_result find_roles(nova_model *m, bool *used, nova_error *error) {
     uint64_t known = m->kind->required | m->kind->optional;
     for (uint32_t r = 0; r < ROLE_MODEL_COUNT; r++)
         if (known >> r & 1) TRY(find_role(m, -1, r, used, error));
-    for (uint32_t il = 0; il < m->n_layer; il++)
+    for (uint32_t il = 0; il < m->n_layer; il++) {
         for (uint32_t r = ROLE_MODEL_COUNT; r < ROLE_COUNT; r++)
             if (known >> r & 1) TRY(find_role(m, (int)il, r, used, error));
+        TRY(complete_layer(m, il, error));
+    }
     for (uint32_t i = 0; i < m->g.n_tensors; i++)
         if (!used[i])
             return fail(error, NOVA_ERROR_UNSUPPORTED, "the tensor '%.*s' is not known to the architecture '%s'",

@@ -9,11 +9,15 @@
 /* ---- Tensors by role ---- */
 
 /* What the sizes of tensors are called; their values are a model's or a layer's (dim_of). */
-typedef enum model_dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_ATT, DIM_FF, DIM_VOCAB, DIM_ROPE, DIM_COUNT } model_dim;
+typedef enum model_dim {
+    DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_QKV, DIM_HEAD, DIM_HEADS, DIM_ATT, DIM_FF, DIM_FF_TWICE, DIM_FF_EXPERT, DIM_FF_SHARED,
+    DIM_EXPERTS, DIM_VOCAB, DIM_ROPE, DIM_POSITIONS, DIM_COUNT
+} model_dim;
 
-/* role, name in the file, row length, rows (DIM_ONE: a vector) */
+/* role, name in the file, row length, rows (DIM_ONE: a vector). Vectors of DIM_HEAD may have as many for each head. */
 #define MODEL_TENSORS(X)                                      \
     X(TOKEN_EMBD, "token_embd", DIM_EMBD, DIM_VOCAB)          \
+    X(POSITION_EMBD, "position_embd", DIM_EMBD, DIM_POSITIONS) \
     X(OUTPUT_NORM, "output_norm", DIM_EMBD, DIM_ONE)          \
     X(OUTPUT, "output", DIM_EMBD, DIM_VOCAB)                  \
     X(ROPE_FREQS, "rope_freqs", DIM_ROPE, DIM_ONE)            \
@@ -25,11 +29,28 @@ typedef enum model_dim { DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_ATT, DIM_FF
     X(ATTN_Q, "attn_q", DIM_EMBD, DIM_Q)                      \
     X(ATTN_K, "attn_k", DIM_EMBD, DIM_K)                      \
     X(ATTN_V, "attn_v", DIM_EMBD, DIM_V)                      \
+    X(ATTN_QKV, "attn_qkv", DIM_EMBD, DIM_QKV)                \
+    X(ATTN_Q_NORM, "attn_q_norm", DIM_HEAD, DIM_ONE)          \
+    X(ATTN_K_NORM, "attn_k_norm", DIM_HEAD, DIM_ONE)          \
+    X(ATTN_SINKS, "attn_sinks", DIM_HEADS, DIM_ONE)           \
+    X(ATTN_SUB_NORM, "attn_sub_norm", DIM_ATT, DIM_ONE)       \
     X(ATTN_OUT, "attn_output", DIM_ATT, DIM_EMBD)             \
+    X(ATTN_POST_NORM, "post_attention_norm", DIM_EMBD, DIM_ONE) \
     X(FFN_NORM, "ffn_norm", DIM_EMBD, DIM_ONE)                \
     X(FFN_GATE, "ffn_gate", DIM_EMBD, DIM_FF)                 \
     X(FFN_UP, "ffn_up", DIM_EMBD, DIM_FF)                     \
-    X(FFN_DOWN, "ffn_down", DIM_FF, DIM_EMBD)
+    X(FFN_UP_TWICE, "ffn_up", DIM_EMBD, DIM_FF_TWICE)         \
+    X(FFN_SUB_NORM, "ffn_sub_norm", DIM_FF, DIM_ONE)          \
+    X(FFN_DOWN, "ffn_down", DIM_FF, DIM_EMBD)                 \
+    X(FFN_POST_NORM, "post_ffw_norm", DIM_EMBD, DIM_ONE)      \
+    X(ROUTER, "ffn_gate_inp", DIM_EMBD, DIM_EXPERTS)          \
+    X(EXPERTS_GATE, "ffn_gate_exps", DIM_EMBD, DIM_FF_EXPERT) \
+    X(EXPERTS_UP, "ffn_up_exps", DIM_EMBD, DIM_FF_EXPERT)     \
+    X(EXPERTS_DOWN, "ffn_down_exps", DIM_FF_EXPERT, DIM_EMBD) \
+    X(SHARED_ROUTER, "ffn_gate_inp_shexp", DIM_EMBD, DIM_ONE) \
+    X(SHARED_GATE, "ffn_gate_shexp", DIM_EMBD, DIM_FF_SHARED) \
+    X(SHARED_UP, "ffn_up_shexp", DIM_EMBD, DIM_FF_SHARED)     \
+    X(SHARED_DOWN, "ffn_down_shexp", DIM_FF_SHARED, DIM_EMBD)
 
 typedef enum role {
 #define ROLE_ENUM(role, name, n_in, n_out) ROLE_##role,
@@ -41,25 +62,53 @@ typedef enum role {
 
 #define ROLE_BIT(role) ((uint64_t)1 << ROLE_##role)
 
+/* Roles whose matrices are stacked, one for each expert. */
+#define ROLES_STACKED (ROLE_BIT(EXPERTS_GATE) | ROLE_BIT(EXPERTS_UP) | ROLE_BIT(EXPERTS_DOWN))
+
 /* One tensor in use. A matrix is read where it lies; a vector is always float32 (in the file, or converted). */
 typedef struct model_tensor {
     weight       w;      /* data NULL: the model has none */
     const float *vec;    /* a vector's floats, NULL for a matrix */
-    const float *bias;   /* "<name>.bias", or NULL */
+    const float *bias;   /* "<name>.bias", or NULL; of stacked matrices all, one behind the other */
+    uint32_t     n_vec;  /* floats of the vector */
 } model_tensor;
 
 /* ---- Architectures ---- */
+
+/* What sets an architecture apart from llama, beyond its tensors. */
+enum {
+    ARCH_NEOX          = 1,      /* rotary pairs (i, i + n/2), else (2i, 2i + 1) */
+    ARCH_WHOLE_HEAD    = 2,      /* rotary positions turn all of a head */
+    ARCH_NO_ROPE       = 4,
+    ARCH_EMBED_SQRT    = 8,      /* embeddings are multiplied by sqrt(n_embd) */
+    ARCH_POST_IS_FFN   = 16,     /* the tensor post_attention_norm stands in front of the FFN, as ffn_norm does elsewhere */
+    ARCH_PARALLEL      = 32,     /* where ffn_norm is missing, the FFN reads what attention reads */
+    ARCH_INVERSE_LOGIT = 64,     /* logits are divided by logit_scale */
+    ARCH_NORM_WEIGHTS  = 128,    /* weights of the chosen experts are made to sum to 1 */
+    ARCH_ROUTE_EARLY   = 256,    /* experts are chosen by what the layer reads, in front of attention */
+    ARCH_DENSE_FIRST   = 512,    /* of a window's period the first layer is the one without a window, and then without rotary
+                                    positions; else the last is */
+};
+
+/* How a router's logits become weights: softmax or sigmoid of all, or softmax of the chosen. The file's numbers. */
+typedef enum gating { GATING_DEFAULT, GATING_SOFTMAX, GATING_SIGMOID, GATING_SOFTMAX_CHOSEN } gating;
 
 typedef struct arch {
     const char *name;
     uint64_t    required, optional;   /* ROLE_BITs: tensors that must and that may be there */
     norm_kind   norm;
-    activation  act;                  /* of the feed-forward layer; gated where ROLE_FFN_GATE is required */
-    bool        rope_neox;            /* pairs (i, i + n/2), else (2i, 2i + 1) */
-    bool        rope_whole_head;      /* n_rot must be the head size */
+    activation  act;                  /* of the feed-forward layer; gated where there is a gate */
+    uint32_t    flags;                /* ARCH_... */
+    uint32_t    window_period;        /* of so many layers one has no window; 0: none has one */
+    float       rope_base_local;      /* of layers with a window; 0: as the others, scaling included */
+    uint32_t    widest_layers;        /* a model of so many layers scales attention by n_embd / n_head; 0: none does */
+    float       attn_cap, logit_cap;  /* defaults of the soft caps; 0: none */
+    gating      route;
 } arch;
 
 /* ---- Hyper-parameters ---- */
+
+#define MAX_EXPERTS 1024
 
 typedef enum rope_scaling { ROPE_SCALING_NONE, ROPE_SCALING_LINEAR, ROPE_SCALING_YARN, ROPE_SCALING_LONGROPE } rope_scaling;
 
@@ -69,12 +118,18 @@ typedef struct rope_params {
     uint32_t     n_rot;
     uint32_t     n_ctx_orig;                 /* context before scaling */
     float        freq_base, factor;          /* factor: of the scaling, 1: none */
+    float        freq_base_local;            /* of layers with a window, which then have no scaling; 0: as the others */
     float        attn_factor;                /* multiplies cosine and sine */
     float        ext_factor, beta_fast, beta_slow, log_multiplier;   /* YaRN, arXiv 2309.00071; ext_factor < 0: by type */
 } rope_params;
 
+/* Which rotary positions a layer has. */
+enum { ROPE_GLOBAL, ROPE_LOCAL, ROPE_KINDS, ROPE_NOT = ROPE_KINDS };
+
 typedef struct model_layer {
     uint32_t n_head, n_head_kv, n_ff;
+    uint32_t window;     /* tokens that a query sees, itself included; 0: all */
+    uint32_t rope;       /* ROPE_... */
     model_tensor t[ROLE_COUNT - ROLE_MODEL_COUNT];
 } model_layer;
 
@@ -97,6 +152,13 @@ struct nova_model {
     uint32_t    head_dim_k, head_dim_v;
     float       norm_eps;
     float       attn_scale;         /* of q . k */
+    float       attn_cap, logit_cap;   /* soft caps: cap * tanh(x / cap); 0: none */
+    float       embed_scale, residual_scale, logit_scale;
+    uint32_t    n_expert, n_expert_used, n_ff_expert, n_ff_shared;   /* n_expert 0: none */
+    float       expert_scale;       /* of the chosen experts' weights */
+    gating      route;
+    bool        norm_weights;
+    uint32_t    n_positions;        /* learned ones; 0: none */
     rope_params rope;
     model_tensor t[ROLE_MODEL_COUNT];
     model_layer *layers;

@@ -13,18 +13,27 @@ typedef enum buffer_id {
     BUF_Q, BUF_K, BUF_V,
     BUF_ATT,        /* the heads' outputs */
     BUF_FF, BUF_FF2,
-    BUF_T,          /* what a matmul gives before it is added to the residual */
+    BUF_T,          /* the CPU's own: what a matmul gives before it is added */
+    BUF_Y,          /* what is normed or scaled before it joins the residual stream */
+    BUF_GATE,       /* one number: the gate of the shared expert */
+    BUF_ROUTER,     /* a logit for each expert */
+    BUF_CHOSEN,     /* n_expert_used times (expert, weight), see op_route */
+    BUF_EXPERTS,    /* the neurons of the chosen experts, one behind the other */
     BUF_LOGITS,     /* of at most program.n_logits columns at a time */
     BUF_COUNT
 } buffer_id;
 
 typedef enum op_kind {
-    OP_EMBED,       /* dst = rows of w[0] by the columns' ids */
-    OP_NORM,        /* dst = norm(src) * vec + bias */
-    OP_MATMUL,      /* r[i] = w[i] src + bias[i] for i < n_w, then by `epilogue` */
+    OP_EMBED,       /* dst = scale * rows of w[0] by the columns' ids, + rows of w[1] by their positions where n_w is 2 */
+    OP_NORM,        /* dst = norm(src) * vec + bias, in n_groups of n floats; vec of n floats, or of all */
+    OP_MATMUL,      /* r[i] = w[i] src + bias[i] for i < n_w, then by `epilogue`; then scaled, then capped */
     OP_STORE,       /* turns src (queries) and keys by position; puts keys and values into the cache */
-    OP_ATTEND,      /* dst = attention of the queries src over the cache */
+    OP_ATTEND,      /* dst = attention of the queries src over the cache; vec: the heads' sinks */
     OP_GATHER,      /* keeps the columns of dst and src whose logits are wanted */
+    OP_ADD,         /* dst += scale * src, times sigmoid of BUF_GATE where `gated` */
+    OP_ROUTE,       /* dst = the experts that the logits src choose, and their weights */
+    OP_EXPERTS_UP,  /* dst = act(w[0] src) * (w[1] src) of the chosen experts */
+    OP_EXPERTS_DOWN,   /* dst = weighted sum of w[0] src over the chosen experts */
     OP_KIND_COUNT
 } op_kind;
 
@@ -49,6 +58,9 @@ typedef struct op {
     const weight *w[OP_WEIGHTS];
     const float  *bias[OP_WEIGHTS];   /* NULL: none */
     const float  *vec;                /* a norm's weight */
+    uint32_t      n, n_groups, n_vec; /* of a norm: floats of a group, groups, floats of vec */
+    float         scale, cap;         /* cap 0: none */
+    bool          gated;
     bool          gathered;           /* works on the gathered columns */
 } op;
 
@@ -64,7 +76,7 @@ typedef struct program {
     op        *ops;
     uint32_t   n_ops, n_body;         /* ops[n_body..] make logits, for n_logits gathered columns at a time */
     uint32_t   width[BUF_COUNT];      /* floats a column, 0: unused */
-    rope_table rope;
+    rope_table ropes[ROPE_KINDS];     /* that a layer does not use has no pairs */
 } program;
 
 /* `n_ctx` chooses between long and short rope factors. Everything goes into the arena. Errors: MEMORY. */

@@ -39,11 +39,21 @@ static uint32_t columns_in(const vk_machine_desc *d, int b) { return b == BUF_LO
 
 static uint32_t ld_of(const vk_machine_desc *d, int b) { return round_up(d->prog->width[b], 64); }
 
-/* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. */
-static bool is_used(int b) { return b != BUF_T && b != BUF_FF2; }
+/* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. And all of experts. */
+static bool is_used(int b) {
+    return b != BUF_T && b != BUF_FF2 && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
+}
+
+static const rope_table *rope_of(const vk_machine_desc *d) { return &d->prog->ropes[ROPE_GLOBAL]; }
+
+static uint32_t rotated(const vk_machine_desc *d, uint32_t layer) {
+    return d->model->layers[layer].rope == ROPE_GLOBAL ? 2 * rope_of(d)->n_pairs : 0;
+}
+
+static bool is_neox_arch(const vk_machine_desc *d) { return d->model->kind->flags & ARCH_NEOX; }
 
 static uint64_t now_words(const vk_machine_desc *d) {
-    uint64_t turn = 2 * (uint64_t)d->prog->rope.n_pairs;
+    uint64_t turn = 2 * (uint64_t)rope_of(d)->n_pairs;
     return HEADER_WORDS + (uint64_t)d->n_batch * (4 + 1 + turn) + d->n_seqs * (RUN_WORDS + turn + d->max_pages) + 64;
 }
 
@@ -79,8 +89,9 @@ static vk_attend attend_shape_of(const vk_machine_desc *d, uint32_t layer, const
     x.ld_out   = ld_of(d, BUF_ATT);
     x.n_ctx    = d->n_ctx;
     x.n_head   = d->model->layers[layer].n_head;
-    x.n_rot    = 2 * d->prog->rope.n_pairs;
-    x.neox     = d->model->kind->rope_neox;
+    x.n_rot    = rotated(d, layer);
+    x.neox     = is_neox_arch(d);
+    x.window   = d->model->layers[layer].window;
     x.scale    = kv->shape.scale;
     x.soft_cap = kv->shape.soft_cap;
     x.barrier  = true;
@@ -129,6 +140,11 @@ static void sum_vector(slice_sum *s, const float *v, uint32_t n) {
     if (v) sum_slice(s, (uint64_t)round_up(n, 4) * sizeof(float));
 }
 
+/* Floats of an operation's vector: of a norm's weight, or sinks. */
+static uint32_t vector_length(const vk_machine_desc *desc, const op *o) {
+    return o->kind == OP_NORM ? o->n_vec : desc->model->layers[o->layer].n_head;
+}
+
 static void sum_op(slice_sum *s, const vk_device *d, const vk_machine_desc *desc, const op *o) {
     for (uint32_t k = 0; k < o->n_w; k++) {
         bool tied = o->kind == OP_EMBED && desc->op_last == desc->prog->n_ops && desc->prog->ops[desc->prog->n_ops - 1].w[0]->data == o->w[k]->data;
@@ -140,9 +156,8 @@ static void sum_op(slice_sum *s, const vk_device *d, const vk_machine_desc *desc
         if (bytes > s->largest) s->largest = bytes < s->limit ? bytes : s->limit;
     }
     if (o->kind == OP_STORE) sum_slice(s, cache_bytes_of(desc, o->layer));
-    if (o->kind != OP_NORM) return;
-    sum_vector(s, o->vec, desc->prog->width[o->src]);
-    sum_vector(s, o->bias[0], desc->prog->width[o->src]);
+    sum_vector(s, o->vec, vector_length(desc, o));
+    if (o->kind == OP_NORM) sum_vector(s, o->bias[0], vector_length(desc, o));
 }
 
 static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room) {
@@ -205,18 +220,18 @@ static vk_operands *operands_of(const vk_machine *m, const op *o) {
 }
 
 static nova_result load_op(vk_machine *m, const op *o, nova_error *error) {
-    vk_operands *x     = operands_of(m, o);
-    uint32_t     width = m->desc.prog->width[o->src];
+    vk_operands *x = operands_of(m, o);
+    uint32_t     n = vector_length(&m->desc, o);
     for (uint32_t k = 0; k < o->n_w; k++) {
         TRY(load_weight(m, o->w[k], error));
         TRY(load_vector(m, o->bias[k], o->w[k]->n_out, error));
         x->w[k]    = tensor_of(m, o->w[k]);
         x->bias[k] = vector_of(m, o->bias[k]);
     }
+    TRY(load_vector(m, o->vec, n, error));
+    x->vec = vector_of(m, o->vec);
     if (o->kind != OP_NORM) return NOVA_OK;
-    TRY(load_vector(m, o->vec, width, error));
-    TRY(load_vector(m, o->bias[0], width, error));
-    x->vec     = vector_of(m, o->vec);
+    TRY(load_vector(m, o->bias[0], n, error));
     x->bias[0] = vector_of(m, o->bias[0]);
     return NOVA_OK;
 }
@@ -279,7 +294,7 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
 
 /* Tables begin at multiples of 4 words. */
 static void place_now(vk_machine *m) {
-    uint32_t n = m->desc.n_batch, turn = 2 * m->desc.prog->rope.n_pairs;
+    uint32_t n = m->desc.n_batch, turn = 2 * rope_of(&m->desc)->n_pairs;
     m->now.col       = HEADER_WORDS;
     m->now.run       = m->now.col + 4 * n;
     m->now.turn      = m->now.run + RUN_WORDS * m->desc.n_seqs;
@@ -297,7 +312,7 @@ static int64_t position_base(const kv_seq *s) { return ((int64_t)s->window_page 
 static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uint32_t r) {
     const kv_seq *s  = run->seq;
     uint32_t     *at = w + m->now.run + RUN_WORDS * r, table = m->at_table + m->desc.max_pages * r;
-    uint32_t      turn = 2 * m->desc.prog->rope.n_pairs;
+    uint32_t      turn = 2 * rope_of(&m->desc)->n_pairs;
     bool          slid = s->n_dropped != 0;
     at[0]  = run->first_col;
     at[1]  = run->n_col;
@@ -308,12 +323,12 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
     at[6]  = s->n_sink_pages;
     at[7]  = (uint32_t)(kv_window_start(s) - position_base(s));
     memcpy(w + table, s->table, s->n_pages * sizeof *w);
-    if (slid) rope_fill(&m->desc.prog->rope, -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
+    if (slid) rope_fill(rope_of(&m->desc), -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
     for (uint32_t i = 0; i < run->n_out; i++) w[m->at_out + run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
 }
 
 static void write_now(vk_machine *m, const pass *p) {
-    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * m->desc.prog->rope.n_pairs;
+    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * rope_of(&m->desc)->n_pairs;
     w[0] = p->n_col, w[1] = p->n_run, w[2] = p->n_out;
     m->seen_now = 0;
     for (uint32_t r = 0; r < p->n_run; r++) {
@@ -327,7 +342,7 @@ static void write_now(vk_machine *m, const pass *p) {
             at[1] = r;
             at[2] = (uint32_t)(position - base);
             m->seen_now += (double)(position - start + 1);
-            rope_fill(&m->desc.prog->rope, position, m->desc.prog->rope.magnitude, (float *)(void *)(w + m->now.turn + turn * col));
+            rope_fill(rope_of(&m->desc), position, rope_of(&m->desc)->magnitude, (float *)(void *)(w + m->now.turn + turn * col));
         }
     }
 }
@@ -420,6 +435,15 @@ static bool any_reads_twin(const vk_machine *m, const op *o, const pass_shape *s
     return false;
 }
 
+/* Does anything that reads a norm's result read it quantised? */
+static bool wants_twin(const vk_machine *m, const op *norm, const pass_shape *s) {
+    const op *end = m->desc.prog->ops + m->desc.op_last;
+    if (norm->dst[0] != BUF_NORMED) return false;
+    for (const op *o = norm + 1; o < end && !(o->kind == OP_NORM && o->dst[0] == BUF_NORMED); o++)
+        if (o->src == BUF_NORMED && any_reads_twin(m, o, s)) return true;
+    return false;
+}
+
 static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_norm n;
     memset(&n, 0, sizeof n);
@@ -428,13 +452,13 @@ static void list_norm(vk_machine *m, vk_list *l, const op *o, const pass_shape *
     n.y       = buffer_at(m, o, s, o->dst[0]);
     n.w       = operands_of(m, o)->vec;
     n.b       = operands_of(m, o)->bias[0];
-    n.n       = m->desc.prog->width[o->src];
-    n.ld_x    = m->ld[o->src];
-    n.ld_y    = m->ld[o->dst[0]];
-    n.n_col   = columns_for(o, s);
+    n.n       = o->n;
+    n.ld_x    = o->n_groups > 1 ? o->n : m->ld[o->src];
+    n.ld_y    = o->n_groups > 1 ? o->n : m->ld[o->dst[0]];
+    n.n_col   = columns_for(o, s) * o->n_groups;
     n.eps     = m->desc.model->norm_eps;
     n.barrier = true;
-    if (any_reads_twin(m, o + 1, s)) {   /* a norm is never last */
+    if (wants_twin(m, o, s)) {
         n.yq        = m->twin[o->dst[0]];
         n.yq_scales = vk_quantised_scales(m->ld[o->dst[0]], m->desc.n_batch);
     }
@@ -477,8 +501,8 @@ static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape 
     x.ld_v    = m->ld[BUF_V];
     x.n_col   = s->n_col;
     x.n_head  = m->desc.model->layers[o->layer].n_head;
-    x.n_rot   = 2 * m->desc.prog->rope.n_pairs;
-    x.neox    = m->desc.model->kind->rope_neox;
+    x.n_rot   = rotated(&m->desc, o->layer);
+    x.neox    = is_neox_arch(&m->desc);
     x.barrier = true;
     vk_store_add(m->dev, l, &x);
 }
@@ -497,6 +521,7 @@ static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) 
 
 static void list_attend(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_attend x = attend_of(m, o->layer, s->n_col);
+    x.sinks = operands_of(m, o)->vec;
     vk_attend_add(m->dev, l, &x);
 }
 
@@ -509,7 +534,24 @@ static void list_gather(vk_machine *m, vk_list *l, const op *o, const pass_shape
                       m->desc.prog->width[ids[i]], s->n_out, i == 0);
 }
 
-static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather};
+static void list_add(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
+    vk_add_add(m->dev, l, buffer_at(m, o, s, o->dst[0]), m->ld[o->dst[0]], buffer_at(m, o, s, o->src), m->ld[o->src],
+               m->desc.model->n_embd, columns_for(o, s), true);
+}
+
+/* What there is a function for is what vk_machine_can says. */
+static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather, list_add};
+
+static const char *vk_machine_cannot(const vk_machine_desc *d, const op *o) {
+    if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts";
+    if (o->scale != 1.0f || o->cap != 0 || o->gated) return "factors and caps of activations";
+    if (o->kind == OP_EMBED && o->n_w > 1) return "learned positions";
+    if (o->act == ACT_SWIGLU_CLAMPED) return "the clamped SwiGLU";
+    if (o->kind == OP_STORE && d->model->layers[o->layer].rope == ROPE_LOCAL) return "rotary positions of a layer's own";
+    if (o->kind == OP_NORM && o->n_groups > 1 && (o->n % 4 || o->n_vec != o->n || o->n * o->n_groups % 64 || o->n * o->n_groups != d->prog->width[o->src]))
+        return "norms of such heads";
+    return NULL;
+}
 
 /* Multiply-adds of an operation: what its time is estimated by. */
 static double op_cost(const vk_machine *m, const op *o, const pass_shape *s) {

@@ -89,6 +89,9 @@ typedef struct vk_machine {
  * the ends of blocks are wasted. False: some of it is beyond the device's limits. */
 static bool vk_machine_bytes(const vk_device *d, const vk_machine_desc *desc, uint64_t *bytes, uint64_t *room);
 
+/* What of an operation this executor has no kernels for, in words; NULL: nothing, its weights' and caches' types aside. */
+static const char *vk_machine_cannot(const vk_machine_desc *desc, const op *o);
+
 /* Loads weights with progress, makes the pipelines, records; on a device that only measures it counts what it would take and
  * cannot run. The device stays the caller's.
  * Errors: MEMORY, DEVICE, UNSUPPORTED, CANCELLED. */

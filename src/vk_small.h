@@ -39,7 +39,7 @@ static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice x, vk_slice xq
                             uint32_t ld, uint32_t n_col, bool barrier);
 
 /* y += x */
-NOVA_UNUSED static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x,
+static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x,
                                    uint32_t n, uint32_t n_col, bool barrier);
 
 #endif

@@ -17514,7 +17514,9 @@ static nova_result chat_render(const chat_input *in, const host *h, text_buffer 
 /* What the sizes of tensors are called; their values are a model's or a layer's (dim_of). */
 typedef enum model_dim {
     DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_QKV, DIM_HEAD, DIM_HEADS, DIM_ATT, DIM_FF, DIM_FF_TWICE, DIM_FF_EXPERT, DIM_FF_SHARED,
-    DIM_EXPERTS, DIM_VOCAB, DIM_ROPE, DIM_POSITIONS, DIM_COUNT
+    DIM_EXPERTS, DIM_VOCAB, DIM_ROPE, DIM_POSITIONS,
+    DIM_MLA_Q, DIM_MLA_KV, DIM_MLA_LATENT, DIM_MLA_NOPE, DIM_MLA_HEAD,   /* multi-head latent attention */
+    DIM_COUNT
 } model_dim;
 
 /* role, name in the file, row length, rows (DIM_ONE: a vector). Vectors of DIM_HEAD may have as many for each head. */
@@ -17536,6 +17538,11 @@ typedef enum model_dim {
     X(ATTN_Q_NORM, "attn_q_norm", DIM_HEAD, DIM_ONE)          \
     X(ATTN_K_NORM, "attn_k_norm", DIM_HEAD, DIM_ONE)          \
     X(ATTN_SINKS, "attn_sinks", DIM_HEADS, DIM_ONE)           \
+    X(MLA_Q, "attn_q", DIM_EMBD, DIM_MLA_Q)                   \
+    X(MLA_KV, "attn_kv_a_mqa", DIM_EMBD, DIM_MLA_KV)          \
+    X(MLA_NORM, "attn_kv_a_norm", DIM_MLA_LATENT, DIM_ONE)    \
+    X(MLA_K, "attn_k_b", DIM_MLA_NOPE, DIM_MLA_LATENT)        \
+    X(MLA_V, "attn_v_b", DIM_MLA_LATENT, DIM_MLA_HEAD)        \
     X(ATTN_SUB_NORM, "attn_sub_norm", DIM_ATT, DIM_ONE)       \
     X(ATTN_OUT, "attn_output", DIM_ATT, DIM_EMBD)             \
     X(ATTN_POST_NORM, "post_attention_norm", DIM_EMBD, DIM_ONE) \
@@ -17564,8 +17571,11 @@ typedef enum role {
 } role;
 
 #define ROLE_BIT(role) ((uint64_t)1 << ROLE_##role)
+typedef char roles_fit_64_bits[ROLE_COUNT <= 64 ? 1 : -1];
 
-/* Roles whose matrices are stacked, one for each expert. */
+/* Roles whose matrices are stacked, one for each head. */
+#define ROLES_HEADS (ROLE_BIT(MLA_K) | ROLE_BIT(MLA_V))
+/* ... and one for each expert. */
 #define ROLES_STACKED (ROLE_BIT(EXPERTS_GATE) | ROLE_BIT(EXPERTS_UP) | ROLE_BIT(EXPERTS_DOWN))
 
 /* One tensor in use. A matrix is read where it lies; a vector is always float32 (in the file, or converted). */
@@ -17662,6 +17672,9 @@ struct nova_model {
     gating      route;
     bool        norm_weights;
     uint32_t    n_positions;        /* learned ones; 0: none */
+    /* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): heads have n_nope + n_rot dimensions of keys and n_v of values, made
+     * of one latent row of head_dim_v numbers, which is what the cache keeps, with the turned part of the key. */
+    uint32_t    n_nope, n_v;        /* 0: none */
     rope_params rope;
     model_tensor t[ROLE_MODEL_COUNT];
     model_layer *layers;
@@ -17724,6 +17737,8 @@ static const arch archs[] = {
      ARCH_NO_ROPE, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"stablelm", ROLES_BLOCK | ROLES_QKV | ROLE_BIT(ATTN_NORM) | ROLES_GATED, ROLES_OUT | ROLES_QK | ROLE_BIT(FFN_NORM), NORM_LAYER, ACT_SILU,
      ARCH_NEOX | ARCH_PARALLEL, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"deepseek2", ROLES_BLOCK | ROLES_NORMS | ROLE_BIT(MLA_Q) | ROLE_BIT(MLA_KV) | ROLE_BIT(MLA_NORM) | ROLES_HEADS,
+     ROLES_OUT | ROLES_GATED | ROLES_MOE | ROLES_SHARED, NORM_RMS, ACT_SILU, 0, 0, 0, 0, 0, 0, GATING_SOFTMAX},
     {"bitnet", ROLES_LLAMA | ROLES_GATED | ROLE_BIT(ATTN_SUB_NORM) | ROLE_BIT(FFN_SUB_NORM), ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX,
      0, 0, 0, 0, 0, GATING_DEFAULT},
 };
@@ -17757,9 +17772,14 @@ static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d) {
     case DIM_K:         return l ? l->n_head_kv * m->head_dim_k : 0;
     case DIM_V:         return l ? l->n_head_kv * m->head_dim_v : 0;
     case DIM_QKV:       return dim_of(m, l, DIM_Q) + dim_of(m, l, DIM_K) + dim_of(m, l, DIM_V);
-    case DIM_ATT:       return l ? l->n_head * m->head_dim_v : 0;
+    case DIM_ATT:       return l ? l->n_head * (m->n_v ? m->n_v : m->head_dim_v) : 0;
     case DIM_FF:        return l ? l->n_ff : 0;
     case DIM_FF_TWICE:  return l ? 2 * l->n_ff : 0;
+    case DIM_MLA_Q:     return l ? l->n_head * (m->n_nope + m->rope.n_rot) : 0;
+    case DIM_MLA_KV:    return m->head_dim_v + m->rope.n_rot;
+    case DIM_MLA_LATENT: return m->head_dim_v;
+    case DIM_MLA_NOPE:  return m->n_nope;
+    case DIM_MLA_HEAD:  return m->n_v;
     case DIM_COUNT:     break;
     }
     return 0;
@@ -17950,6 +17970,26 @@ static nova_result read_experts(nova_model *m, nova_error *error) {
     return NOVA_OK;
 }
 
+/* What heads are made of a latent row. The scale of attention grows by YaRN's temperature, which the turned parts then do not have. */
+static nova_result read_latent(nova_model *m, nova_error *error) {
+    uint32_t head = 0, latent = 0, shared = 1;
+    if (!(m->kind->required & ROLE_BIT(MLA_KV))) return NOVA_OK;
+    TRY(read_size(m, "attention.kv_lora_rank", MAX_HEAD_DIM, &latent, error));
+    TRY(read_size(m, "attention.key_length_mla", MAX_HEAD_DIM, &head, error));
+    TRY(read_size(m, "attention.value_length_mla", MAX_HEAD_DIM, &m->n_v, error));
+    if (head <= m->rope.n_rot || latent != m->head_dim_v || latent + m->rope.n_rot != m->head_dim_k || m->layers[0].n_head_kv != 1)
+        return fail(error, NOVA_ERROR_FORMAT, "latent attention of %u + %u dimensions, of which %u are turned, by heads of %u and %u", latent,
+                    m->rope.n_rot, m->rope.n_rot, m->head_dim_k, m->head_dim_v);
+    m->n_nope = head - m->rope.n_rot;
+    double grown = 1.0 + m->rope.log_multiplier * log((double)m->rope.factor);   /* the key has the factor 0.1 already */
+    m->attn_scale = (float)(grown * grown / sqrt((double)head));
+    m->rope.log_multiplier = 0;
+    TRY(read_u32(m, "expert_shared_count", &shared, error));
+    if (shared == 0 || shared > 64) return fail(error, NOVA_ERROR_FORMAT, "%u shared experts", shared);
+    m->n_ff_shared = m->n_ff_expert * shared;
+    return NOVA_OK;
+}
+
 /* As many learned positions as their tensor has rows. */
 static nova_result read_positions(nova_model *m, nova_error *error) {
     if (!(m->kind->required & ROLE_BIT(POSITION_EMBD))) return NOVA_OK;
@@ -17989,6 +18029,7 @@ static nova_result read_hyper_parameters(nova_model *m, nova_error *error) {
     TRY(read_experts(m, error));
     TRY(read_positions(m, error));
     TRY(read_rope(m, error));
+    TRY(read_latent(m, error));
     return read_windows(m, error);
 }
 
@@ -18046,7 +18087,7 @@ static nova_result find_role(nova_model *m, int il, uint32_t r, bool *used, nova
     model_tensor *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
     uint32_t         n_in   = dim_of(m, l, info->n_in), n_out = dim_of(m, l, info->n_out);
     bool             vector = info->n_out == DIM_ONE && r != ROLE_SHARED_ROUTER;
-    uint32_t         n      = ROLES_STACKED >> r & 1 ? m->n_expert : 1, ignored;
+    uint32_t         n      = ROLES_STACKED >> r & 1 ? m->n_expert : ROLES_HEADS >> r & 1 ? l->n_head : 1, ignored;
     uint64_t         heads  = r == ROLE_ATTN_Q_NORM ? dim_of(m, l, DIM_Q) : r == ROLE_ATTN_K_NORM ? dim_of(m, l, DIM_K) : 0;
     char             name[96], bias[96];
     char             prefix[24] = "";
@@ -18083,7 +18124,7 @@ static nova_result complete_layer(nova_model *m, uint32_t il, nova_error *error)
         view_rows(LAYER_TENSOR(l, FFN_GATE), twice, 0, l->n_ff);
         view_rows(LAYER_TENSOR(l, FFN_UP), twice, l->n_ff, l->n_ff);
     }
-    if (!LAYER_TENSOR(l, ATTN_Q)->w.data || !LAYER_TENSOR(l, ATTN_K)->w.data || !LAYER_TENSOR(l, ATTN_V)->w.data)
+    if (!m->n_v && (!LAYER_TENSOR(l, ATTN_Q)->w.data || !LAYER_TENSOR(l, ATTN_K)->w.data || !LAYER_TENSOR(l, ATTN_V)->w.data))
         return fail(error, NOVA_ERROR_FORMAT, "the tensor 'blk.%u.attn_q.weight' is missing, or k or v", il);
     bool dense   = LAYER_TENSOR(l, FFN_UP)->w.data && LAYER_TENSOR(l, FFN_DOWN)->w.data;
     bool experts = LAYER_TENSOR(l, ROUTER)->w.data && LAYER_TENSOR(l, EXPERTS_GATE)->w.data && LAYER_TENSOR(l, EXPERTS_UP)->w.data &&
@@ -18369,6 +18410,8 @@ typedef enum buffer_id {
     BUF_FF, BUF_FF2,
     BUF_T,          /* the CPU's own: what a matmul gives before it is added */
     BUF_Y,          /* what is normed or scaled before it joins the residual stream */
+    BUF_HEADS,      /* latent attention: the heads' queries before, their values behind */
+    BUF_LATENT,     /* ... and what keys and values come from */
     BUF_GATE,       /* one number: the gate of the shared expert */
     BUF_ROUTER,     /* a logit for each expert */
     BUF_CHOSEN,     /* n_expert_used times (expert, weight), see op_route */
@@ -18387,6 +18430,8 @@ typedef enum op_kind {
     OP_ADD,         /* dst += scale * src, times sigmoid of BUF_GATE where `gated` */
     OP_ROUTE,       /* dst = the experts that the logits src choose, and their weights */
     OP_EXPERTS_UP,  /* dst = act(w[0] src) * (w[1] src) of the chosen experts */
+    OP_LATENT,      /* latent attention: queries of BUF_HEADS, by w[0] of each head, and BUF_LATENT to dst (BUF_Q) and BUF_K */
+    OP_HEADS,       /* dst = w[0] of each head times its part of src */
     OP_EXPERTS_DOWN,   /* dst = weighted sum of w[0] src over the chosen experts */
     OP_KIND_COUNT
 } op_kind;
@@ -18494,6 +18539,7 @@ static nova_result rope_build(rope_table *t, arena *a, const nova_model *m, bool
         t->freq[i] = freq * (keep + (1.0 - keep) / r->factor);
     }
     t->magnitude = r->attn_factor;
+    if (m->n_v) return NOVA_OK;   /* YaRN's temperature is in the scale of attention */
     if (ext != 0.0) t->magnitude *= yarn_magnitude(r->factor, 1.0);
     if (ext != 0.0 && r->log_multiplier != 0.0f) t->magnitude /= yarn_magnitude(r->factor, r->log_multiplier);
     return NOVA_OK;
@@ -18575,6 +18621,18 @@ static const model_tensor *ffn_norm(const nova_model *m, const model_layer *l) {
     return m->kind->flags & ARCH_POST_IS_FFN ? LAYER_TENSOR(l, ATTN_POST_NORM) : LAYER_TENSOR(l, FFN_NORM);
 }
 
+/* Keys and values stay latent: the part of a query that is not turned goes to where the latent rows are, and what it attends comes back. */
+static void emit_latent_attention(program *p, const nova_model *m, uint32_t il, buffer_id in) {
+    const model_layer *l = &m->layers[il];
+    op                *q = emit_matmul(p, il, in, BUF_HEADS, LAYER_TENSOR(l, MLA_Q), EPILOGUE_NONE);
+    add_weight(q, LAYER_TENSOR(l, MLA_KV), BUF_LATENT);
+    emit_norm(p, m, il, LAYER_TENSOR(l, MLA_NORM), BUF_LATENT, BUF_V, m->head_dim_v, m->head_dim_v);
+    add_weight(emit_op(p, OP_LATENT, il, BUF_HEADS, BUF_Q), LAYER_TENSOR(l, MLA_K), BUF_Q);
+    emit_op(p, OP_STORE, il, BUF_Q, BUF_Q);
+    emit_op(p, OP_ATTEND, il, BUF_Q, BUF_ATT);
+    add_weight(emit_op(p, OP_HEADS, il, BUF_ATT, BUF_HEADS), LAYER_TENSOR(l, MLA_V), BUF_HEADS);
+}
+
 static void emit_attention(program *p, const nova_model *m, uint32_t il, buffer_id in) {
     const model_layer *l   = &m->layers[il];
     op                *qkv = emit_matmul(p, il, in, BUF_Q, LAYER_TENSOR(l, ATTN_Q), EPILOGUE_NONE);
@@ -18645,12 +18703,14 @@ static void emit_layer(program *p, const nova_model *m, uint32_t il) {
     bool                last     = il + 1 == m->n_layer;
     if (early) emit_router(p, m, il, BUF_X);
     buffer_id in = emit_input(p, m, il, LAYER_TENSOR(l, ATTN_NORM));
-    emit_attention(p, m, il, in);
+    buffer_id att = m->n_v ? BUF_HEADS : BUF_ATT;
+    if (m->n_v) emit_latent_attention(p, m, il, in);
+    else emit_attention(p, m, il, in);
     if (parallel) emit_feed_forward(p, m, il, in);   /* a sum, which may come in any order; here all columns have their input */
     /* Behind the last attention a column no longer serves others: those without logits end here. */
-    if (last && !early) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
+    if (last && !early) emit_op(p, OP_GATHER, il, att, BUF_X);
     if (sub->vec) emit_norm(p, m, il, sub, BUF_ATT, BUF_ATT, dim_of(m, l, DIM_ATT), dim_of(m, l, DIM_ATT));
-    emit_output(p, m, il, BUF_ATT, LAYER_TENSOR(l, ATTN_OUT), post_norm(m, LAYER_TENSOR(l, ATTN_POST_NORM)));
+    emit_output(p, m, il, att, LAYER_TENSOR(l, ATTN_OUT), post_norm(m, LAYER_TENSOR(l, ATTN_POST_NORM)));
     if (!parallel) emit_feed_forward(p, m, il, emit_input(p, m, il, ffn_norm(m, l)));
     if (last && early) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
 }
@@ -18690,7 +18750,9 @@ static void size_buffers(program *p, const nova_model *m) {
         const op *o = &p->ops[i];
         for (uint32_t k = 0; o->kind == OP_MATMUL && k < o->n_w; k++) widen(p, o->dst[k], o->w[k]->n_out);
         if (o->kind == OP_MATMUL && o->epilogue == EPILOGUE_ADD) widen(p, BUF_T, o->w[0]->n_out);
-        if (o->kind == OP_ATTEND) widen(p, BUF_ATT, dim_of(m, &m->layers[o->layer], DIM_ATT));
+        if (o->kind == OP_ATTEND) widen(p, BUF_ATT, m->layers[o->layer].n_head * m->head_dim_v);
+        if (o->kind == OP_LATENT) widen(p, BUF_Q, dim_of(m, &m->layers[o->layer], DIM_Q)), widen(p, BUF_K, m->head_dim_k), widen(p, BUF_V, m->head_dim_v);
+        if (o->kind == OP_HEADS) widen(p, BUF_HEADS, dim_of(m, &m->layers[o->layer], DIM_ATT));
         if (o->kind == OP_ROUTE) widen(p, BUF_CHOSEN, 2 * m->n_expert_used);
         if (o->kind == OP_EXPERTS_UP) widen(p, BUF_EXPERTS, m->n_expert_used * m->n_ff_expert);
         if (o->kind == OP_EXPERTS_DOWN) widen(p, BUF_Y, m->n_embd);
@@ -19012,6 +19074,8 @@ static void size_scratch(cpu_machine *c) {
             c->own_stride = size_max(c->own_stride, attend_layout(&unused, &c->kv->layers[o->layer].shape,
                                                                   n_rep * attend_columns(n_rep), NULL));
         }
+        if (o->kind == OP_LATENT || o->kind == OP_HEADS)
+            c->own_stride = size_max(c->own_stride, narrow_input_bytes(narrow_form(o->w[0]->type), o->w[0]->n_in));
         if (o->kind == OP_EXPERTS_UP || o->kind == OP_EXPERTS_DOWN) {
             c->expert_bytes = size_max(c->expert_bytes, (size_t)c->n_batch * expert_inputs(c, o) * expert_stride(o));
             c->own_stride   = size_max(c->own_stride, 2 * NARROW_MAX * EXPERT_ROWS * sizeof(float));
@@ -19395,6 +19459,42 @@ static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     }
 }
 
+/* -- Matrices of heads -- */
+
+/* One head of one column: y = w x, by the narrow way. Own scratch holds the prepared input. */
+static void head_matmul(cpu_machine *c, const op *o, uint32_t head, const float *x, float *y, uint8_t *own) {
+    weight      w = *o->w[0];
+    const void *in = own;
+    w.data += (size_t)head * w.n_out * w.row_bytes;
+    narrow_prepare(c->level, narrow_form(w.type), x, w.n_in, 0, w.n_in, own);
+    narrow_matmul(c->level, &w, &in, 1, 0, w.n_out, y, 0);
+}
+
+/* Where the parts of a row lie: queries (not turned, turned), latent rows (latent, turned); in Q and K what is turned comes first. */
+static void op_latent(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const nova_model *m      = c->model;
+    uint32_t          n_head = m->layers[o->layer].n_head, n_rot = m->rope.n_rot, nope = m->n_nope, latent = m->head_dim_v;
+    for (uint32_t task = index; task < c->now->n_col * n_head; task += n) {
+        uint32_t     col = task / n_head, head = task % n_head;
+        const float *x   = column(c, o->src, col) + (size_t)head * (nope + n_rot);
+        float       *q   = column(c, o->dst[0], col) + (size_t)head * (n_rot + latent);
+        memcpy(q, x + nope, n_rot * sizeof *q);
+        head_matmul(c, o, head, x, q + n_rot, c->own + index * c->own_stride);
+        if (head) continue;
+        memcpy(column(c, BUF_K, col), column(c, BUF_LATENT, col) + latent, n_rot * sizeof *q);
+        memcpy(column(c, BUF_K, col) + n_rot, column(c, BUF_V, col), latent * sizeof *q);
+    }
+}
+
+static void op_heads(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    uint32_t n_head = c->model->layers[o->layer].n_head, n_in = o->w[0]->n_in, n_out = o->w[0]->n_out;
+    for (uint32_t task = index; task < c->now->n_col * n_head; task += n) {
+        uint32_t col = task / n_head, head = task % n_head;
+        head_matmul(c, o, head, column(c, o->src, col) + (size_t)head * n_in, column(c, o->dst[0], col) + (size_t)head * n_out,
+                    c->own + index * c->own_stride);
+    }
+}
+
 /* -- Experts -- */
 
 typedef struct expert_choice { uint32_t expert; float weight; } expert_choice;
@@ -19539,7 +19639,7 @@ static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
 }
 
 static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather,
-                                              op_add, op_route, op_experts, op_experts};
+                                              op_add, op_route, op_experts, op_latent, op_heads, op_experts};
 
 /* ---- Running ---- */
 
@@ -31676,7 +31776,7 @@ static uint32_t ld_of(const vk_machine_desc *d, int b) { return round_up(d->prog
 
 /* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. And all of experts. */
 static bool is_used(int b) {
-    return b != BUF_T && b != BUF_FF2 && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
+    return b != BUF_T && b != BUF_FF2 && b != BUF_HEADS && b != BUF_LATENT && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
 }
 
 static const rope_table *rope_of(const vk_machine_desc *d) { return &d->prog->ropes[ROPE_GLOBAL]; }
@@ -32178,7 +32278,7 @@ static void list_add(vk_machine *m, vk_list *l, const op *o, const pass_shape *s
 static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather, list_add};
 
 static const char *vk_machine_cannot(const vk_machine_desc *d, const op *o) {
-    if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts";
+    if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts and latent attention";
     if (o->scale != 1.0f || o->cap != 0 || o->gated) return "factors and caps of activations";
     if (o->kind == OP_EMBED && o->n_w > 1) return "learned positions";
     if (o->act == ACT_SWIGLU_CLAMPED) return "the clamped SwiGLU";
@@ -32922,6 +33022,15 @@ static void group_empty(gpu_group *g) {
     g->n = 0, g->x = NULL, g->x_bytes = 0;
 }
 
+/* Why no layer went to a GPU: the model's end is what it would take first. */
+static void log_unused(const host *h, const gpu_desc *desc) {
+    vk_machine_desc m   = machine_desc(desc, desc->n_batch, desc->prog->n_body, desc->prog->n_ops);
+    const char     *why = NULL;
+    for (uint32_t i = desc->prog->n_ops; !why && i-- > 0;) why = vk_machine_cannot(&m, &desc->prog->ops[i]);
+    if (why) log_text(h, NOVA_LOG_WARNING, "the GPU is not used: it has no kernels for %s yet", why);
+    else log_text(h, NOVA_LOG_WARNING, "the GPU is not used: no layer fits its memory, or its kernels lack a format");
+}
+
 static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error) {
     bool automatic = !strcmp(desc->device, "auto");
     *out = NULL;
@@ -32948,9 +33057,9 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
         if (error) *error = why;
         return result;
     }
-    if (result != NOVA_OK)   /* that there is none is nothing to be warned of */
+    if (result != NOVA_OK && !desc->measure)   /* that there is none is nothing to be warned of */
         log_text(h, result == NOVA_ERROR_DEVICE ? NOVA_LOG_INFO : NOVA_LOG_WARNING, "the GPU is not used: %s", why.message);
-    if (result == NOVA_OK) log_text(h, NOVA_LOG_WARNING, "the GPU is not used: no layer fits its memory");
+    if (result == NOVA_OK && !desc->measure) log_unused(h, desc);
     return NOVA_OK;
 }
 

@@ -100,6 +100,8 @@ static void size_scratch(cpu_machine *c) {
             c->own_stride = size_max(c->own_stride, attend_layout(&unused, &c->kv->layers[o->layer].shape,
                                                                   n_rep * attend_columns(n_rep), NULL));
         }
+        if (o->kind == OP_LATENT || o->kind == OP_HEADS)
+            c->own_stride = size_max(c->own_stride, narrow_input_bytes(narrow_form(o->w[0]->type), o->w[0]->n_in));
         if (o->kind == OP_EXPERTS_UP || o->kind == OP_EXPERTS_DOWN) {
             c->expert_bytes = size_max(c->expert_bytes, (size_t)c->n_batch * expert_inputs(c, o) * expert_stride(o));
             c->own_stride   = size_max(c->own_stride, 2 * NARROW_MAX * EXPERT_ROWS * sizeof(float));
@@ -483,6 +485,42 @@ static void op_attend(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
     }
 }
 
+/* -- Matrices of heads -- */
+
+/* One head of one column: y = w x, by the narrow way. Own scratch holds the prepared input. */
+static void head_matmul(cpu_machine *c, const op *o, uint32_t head, const float *x, float *y, uint8_t *own) {
+    weight      w = *o->w[0];
+    const void *in = own;
+    w.data += (size_t)head * w.n_out * w.row_bytes;
+    narrow_prepare(c->level, narrow_form(w.type), x, w.n_in, 0, w.n_in, own);
+    narrow_matmul(c->level, &w, &in, 1, 0, w.n_out, y, 0);
+}
+
+/* Where the parts of a row lie: queries (not turned, turned), latent rows (latent, turned); in Q and K what is turned comes first. */
+static void op_latent(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    const nova_model *m      = c->model;
+    uint32_t          n_head = m->layers[o->layer].n_head, n_rot = m->rope.n_rot, nope = m->n_nope, latent = m->head_dim_v;
+    for (uint32_t task = index; task < c->now->n_col * n_head; task += n) {
+        uint32_t     col = task / n_head, head = task % n_head;
+        const float *x   = column(c, o->src, col) + (size_t)head * (nope + n_rot);
+        float       *q   = column(c, o->dst[0], col) + (size_t)head * (n_rot + latent);
+        memcpy(q, x + nope, n_rot * sizeof *q);
+        head_matmul(c, o, head, x, q + n_rot, c->own + index * c->own_stride);
+        if (head) continue;
+        memcpy(column(c, BUF_K, col), column(c, BUF_LATENT, col) + latent, n_rot * sizeof *q);
+        memcpy(column(c, BUF_K, col) + n_rot, column(c, BUF_V, col), latent * sizeof *q);
+    }
+}
+
+static void op_heads(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
+    uint32_t n_head = c->model->layers[o->layer].n_head, n_in = o->w[0]->n_in, n_out = o->w[0]->n_out;
+    for (uint32_t task = index; task < c->now->n_col * n_head; task += n) {
+        uint32_t col = task / n_head, head = task % n_head;
+        head_matmul(c, o, head, column(c, o->src, col) + (size_t)head * n_in, column(c, o->dst[0], col) + (size_t)head * n_out,
+                    c->own + index * c->own_stride);
+    }
+}
+
 /* -- Experts -- */
 
 typedef struct expert_choice { uint32_t expert; float weight; } expert_choice;
@@ -627,7 +665,7 @@ static void op_gather(cpu_machine *c, const op *o, uint32_t index, uint32_t n) {
 }
 
 static const op_fn op_fns[OP_KIND_COUNT] = {op_embed, op_norm, op_matmul, op_store, op_attend, op_gather,
-                                              op_add, op_route, op_experts, op_experts};
+                                              op_add, op_route, op_experts, op_latent, op_heads, op_experts};
 
 /* ---- Running ---- */
 

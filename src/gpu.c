@@ -227,6 +227,15 @@ static void group_empty(gpu_group *g) {
     g->n = 0, g->x = NULL, g->x_bytes = 0;
 }
 
+/* Why no layer went to a GPU: the model's end is what it would take first. */
+static void log_unused(const host *h, const gpu_desc *desc) {
+    vk_machine_desc m   = machine_desc(desc, desc->n_batch, desc->prog->n_body, desc->prog->n_ops);
+    const char     *why = NULL;
+    for (uint32_t i = desc->prog->n_ops; !why && i-- > 0;) why = vk_machine_cannot(&m, &desc->prog->ops[i]);
+    if (why) log_text(h, NOVA_LOG_WARNING, "the GPU is not used: it has no kernels for %s yet", why);
+    else log_text(h, NOVA_LOG_WARNING, "the GPU is not used: no layer fits its memory, or its kernels lack a format");
+}
+
 static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc, nova_error *error) {
     bool automatic = !strcmp(desc->device, "auto");
     *out = NULL;
@@ -253,9 +262,9 @@ static nova_result gpu_open(gpu_group **out, const host *h, const gpu_desc *desc
         if (error) *error = why;
         return result;
     }
-    if (result != NOVA_OK)   /* that there is none is nothing to be warned of */
+    if (result != NOVA_OK && !desc->measure)   /* that there is none is nothing to be warned of */
         log_text(h, result == NOVA_ERROR_DEVICE ? NOVA_LOG_INFO : NOVA_LOG_WARNING, "the GPU is not used: %s", why.message);
-    if (result == NOVA_OK) log_text(h, NOVA_LOG_WARNING, "the GPU is not used: no layer fits its memory");
+    if (result == NOVA_OK && !desc->measure) log_unused(h, desc);
     return NOVA_OK;
 }
 

@@ -49,6 +49,8 @@ static const arch archs[] = {
      ARCH_NO_ROPE, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"stablelm", ROLES_BLOCK | ROLES_QKV | ROLE_BIT(ATTN_NORM) | ROLES_GATED, ROLES_OUT | ROLES_QK | ROLE_BIT(FFN_NORM), NORM_LAYER, ACT_SILU,
      ARCH_NEOX | ARCH_PARALLEL, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"deepseek2", ROLES_BLOCK | ROLES_NORMS | ROLE_BIT(MLA_Q) | ROLE_BIT(MLA_KV) | ROLE_BIT(MLA_NORM) | ROLES_HEADS,
+     ROLES_OUT | ROLES_GATED | ROLES_MOE | ROLES_SHARED, NORM_RMS, ACT_SILU, 0, 0, 0, 0, 0, 0, GATING_SOFTMAX},
     {"bitnet", ROLES_LLAMA | ROLES_GATED | ROLE_BIT(ATTN_SUB_NORM) | ROLE_BIT(FFN_SUB_NORM), ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX,
      0, 0, 0, 0, 0, GATING_DEFAULT},
 };
@@ -82,9 +84,14 @@ static uint32_t dim_of(const nova_model *m, const model_layer *l, model_dim d) {
     case DIM_K:         return l ? l->n_head_kv * m->head_dim_k : 0;
     case DIM_V:         return l ? l->n_head_kv * m->head_dim_v : 0;
     case DIM_QKV:       return dim_of(m, l, DIM_Q) + dim_of(m, l, DIM_K) + dim_of(m, l, DIM_V);
-    case DIM_ATT:       return l ? l->n_head * m->head_dim_v : 0;
+    case DIM_ATT:       return l ? l->n_head * (m->n_v ? m->n_v : m->head_dim_v) : 0;
     case DIM_FF:        return l ? l->n_ff : 0;
     case DIM_FF_TWICE:  return l ? 2 * l->n_ff : 0;
+    case DIM_MLA_Q:     return l ? l->n_head * (m->n_nope + m->rope.n_rot) : 0;
+    case DIM_MLA_KV:    return m->head_dim_v + m->rope.n_rot;
+    case DIM_MLA_LATENT: return m->head_dim_v;
+    case DIM_MLA_NOPE:  return m->n_nope;
+    case DIM_MLA_HEAD:  return m->n_v;
     case DIM_COUNT:     break;
     }
     return 0;
@@ -275,6 +282,26 @@ static nova_result read_experts(nova_model *m, nova_error *error) {
     return NOVA_OK;
 }
 
+/* What heads are made of a latent row. The scale of attention grows by YaRN's temperature, which the turned parts then do not have. */
+static nova_result read_latent(nova_model *m, nova_error *error) {
+    uint32_t head = 0, latent = 0, shared = 1;
+    if (!(m->kind->required & ROLE_BIT(MLA_KV))) return NOVA_OK;
+    TRY(read_size(m, "attention.kv_lora_rank", MAX_HEAD_DIM, &latent, error));
+    TRY(read_size(m, "attention.key_length_mla", MAX_HEAD_DIM, &head, error));
+    TRY(read_size(m, "attention.value_length_mla", MAX_HEAD_DIM, &m->n_v, error));
+    if (head <= m->rope.n_rot || latent != m->head_dim_v || latent + m->rope.n_rot != m->head_dim_k || m->layers[0].n_head_kv != 1)
+        return fail(error, NOVA_ERROR_FORMAT, "latent attention of %u + %u dimensions, of which %u are turned, by heads of %u and %u", latent,
+                    m->rope.n_rot, m->rope.n_rot, m->head_dim_k, m->head_dim_v);
+    m->n_nope = head - m->rope.n_rot;
+    double grown = 1.0 + m->rope.log_multiplier * log((double)m->rope.factor);   /* the key has the factor 0.1 already */
+    m->attn_scale = (float)(grown * grown / sqrt((double)head));
+    m->rope.log_multiplier = 0;
+    TRY(read_u32(m, "expert_shared_count", &shared, error));
+    if (shared == 0 || shared > 64) return fail(error, NOVA_ERROR_FORMAT, "%u shared experts", shared);
+    m->n_ff_shared = m->n_ff_expert * shared;
+    return NOVA_OK;
+}
+
 /* As many learned positions as their tensor has rows. */
 static nova_result read_positions(nova_model *m, nova_error *error) {
     if (!(m->kind->required & ROLE_BIT(POSITION_EMBD))) return NOVA_OK;
@@ -314,6 +341,7 @@ static nova_result read_hyper_parameters(nova_model *m, nova_error *error) {
     TRY(read_experts(m, error));
     TRY(read_positions(m, error));
     TRY(read_rope(m, error));
+    TRY(read_latent(m, error));
     return read_windows(m, error);
 }
 
@@ -371,7 +399,7 @@ static nova_result find_role(nova_model *m, int il, uint32_t r, bool *used, nova
     model_tensor *t      = il < 0 ? &m->t[r] : &m->layers[il].t[r - ROLE_MODEL_COUNT];
     uint32_t         n_in   = dim_of(m, l, info->n_in), n_out = dim_of(m, l, info->n_out);
     bool             vector = info->n_out == DIM_ONE && r != ROLE_SHARED_ROUTER;
-    uint32_t         n      = ROLES_STACKED >> r & 1 ? m->n_expert : 1, ignored;
+    uint32_t         n      = ROLES_STACKED >> r & 1 ? m->n_expert : ROLES_HEADS >> r & 1 ? l->n_head : 1, ignored;
     uint64_t         heads  = r == ROLE_ATTN_Q_NORM ? dim_of(m, l, DIM_Q) : r == ROLE_ATTN_K_NORM ? dim_of(m, l, DIM_K) : 0;
     char             name[96], bias[96];
     char             prefix[24] = "";
@@ -408,7 +436,7 @@ static nova_result complete_layer(nova_model *m, uint32_t il, nova_error *error)
         view_rows(LAYER_TENSOR(l, FFN_GATE), twice, 0, l->n_ff);
         view_rows(LAYER_TENSOR(l, FFN_UP), twice, l->n_ff, l->n_ff);
     }
-    if (!LAYER_TENSOR(l, ATTN_Q)->w.data || !LAYER_TENSOR(l, ATTN_K)->w.data || !LAYER_TENSOR(l, ATTN_V)->w.data)
+    if (!m->n_v && (!LAYER_TENSOR(l, ATTN_Q)->w.data || !LAYER_TENSOR(l, ATTN_K)->w.data || !LAYER_TENSOR(l, ATTN_V)->w.data))
         return fail(error, NOVA_ERROR_FORMAT, "the tensor 'blk.%u.attn_q.weight' is missing, or k or v", il);
     bool dense   = LAYER_TENSOR(l, FFN_UP)->w.data && LAYER_TENSOR(l, FFN_DOWN)->w.data;
     bool experts = LAYER_TENSOR(l, ROUTER)->w.data && LAYER_TENSOR(l, EXPERTS_GATE)->w.data && LAYER_TENSOR(l, EXPERTS_UP)->w.data &&

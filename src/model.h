@@ -11,7 +11,9 @@
 /* What the sizes of tensors are called; their values are a model's or a layer's (dim_of). */
 typedef enum model_dim {
     DIM_ONE, DIM_EMBD, DIM_Q, DIM_K, DIM_V, DIM_QKV, DIM_HEAD, DIM_HEADS, DIM_ATT, DIM_FF, DIM_FF_TWICE, DIM_FF_EXPERT, DIM_FF_SHARED,
-    DIM_EXPERTS, DIM_VOCAB, DIM_ROPE, DIM_POSITIONS, DIM_COUNT
+    DIM_EXPERTS, DIM_VOCAB, DIM_ROPE, DIM_POSITIONS,
+    DIM_MLA_Q, DIM_MLA_KV, DIM_MLA_LATENT, DIM_MLA_NOPE, DIM_MLA_HEAD,   /* multi-head latent attention */
+    DIM_COUNT
 } model_dim;
 
 /* role, name in the file, row length, rows (DIM_ONE: a vector). Vectors of DIM_HEAD may have as many for each head. */
@@ -33,6 +35,11 @@ typedef enum model_dim {
     X(ATTN_Q_NORM, "attn_q_norm", DIM_HEAD, DIM_ONE)          \
     X(ATTN_K_NORM, "attn_k_norm", DIM_HEAD, DIM_ONE)          \
     X(ATTN_SINKS, "attn_sinks", DIM_HEADS, DIM_ONE)           \
+    X(MLA_Q, "attn_q", DIM_EMBD, DIM_MLA_Q)                   \
+    X(MLA_KV, "attn_kv_a_mqa", DIM_EMBD, DIM_MLA_KV)          \
+    X(MLA_NORM, "attn_kv_a_norm", DIM_MLA_LATENT, DIM_ONE)    \
+    X(MLA_K, "attn_k_b", DIM_MLA_NOPE, DIM_MLA_LATENT)        \
+    X(MLA_V, "attn_v_b", DIM_MLA_LATENT, DIM_MLA_HEAD)        \
     X(ATTN_SUB_NORM, "attn_sub_norm", DIM_ATT, DIM_ONE)       \
     X(ATTN_OUT, "attn_output", DIM_ATT, DIM_EMBD)             \
     X(ATTN_POST_NORM, "post_attention_norm", DIM_EMBD, DIM_ONE) \
@@ -61,8 +68,11 @@ typedef enum role {
 } role;
 
 #define ROLE_BIT(role) ((uint64_t)1 << ROLE_##role)
+typedef char roles_fit_64_bits[ROLE_COUNT <= 64 ? 1 : -1];
 
-/* Roles whose matrices are stacked, one for each expert. */
+/* Roles whose matrices are stacked, one for each head. */
+#define ROLES_HEADS (ROLE_BIT(MLA_K) | ROLE_BIT(MLA_V))
+/* ... and one for each expert. */
 #define ROLES_STACKED (ROLE_BIT(EXPERTS_GATE) | ROLE_BIT(EXPERTS_UP) | ROLE_BIT(EXPERTS_DOWN))
 
 /* One tensor in use. A matrix is read where it lies; a vector is always float32 (in the file, or converted). */
@@ -159,6 +169,9 @@ struct nova_model {
     gating      route;
     bool        norm_weights;
     uint32_t    n_positions;        /* learned ones; 0: none */
+    /* Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): heads have n_nope + n_rot dimensions of keys and n_v of values, made
+     * of one latent row of head_dim_v numbers, which is what the cache keeps, with the turned part of the key. */
+    uint32_t    n_nope, n_v;        /* 0: none */
     rope_params rope;
     model_tensor t[ROLE_MODEL_COUNT];
     model_layer *layers;

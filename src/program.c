@@ -50,6 +50,7 @@ static nova_result rope_build(rope_table *t, arena *a, const nova_model *m, bool
         t->freq[i] = freq * (keep + (1.0 - keep) / r->factor);
     }
     t->magnitude = r->attn_factor;
+    if (m->n_v) return NOVA_OK;   /* YaRN's temperature is in the scale of attention */
     if (ext != 0.0) t->magnitude *= yarn_magnitude(r->factor, 1.0);
     if (ext != 0.0 && r->log_multiplier != 0.0f) t->magnitude /= yarn_magnitude(r->factor, r->log_multiplier);
     return NOVA_OK;
@@ -131,6 +132,18 @@ static const model_tensor *ffn_norm(const nova_model *m, const model_layer *l) {
     return m->kind->flags & ARCH_POST_IS_FFN ? LAYER_TENSOR(l, ATTN_POST_NORM) : LAYER_TENSOR(l, FFN_NORM);
 }
 
+/* Keys and values stay latent: the part of a query that is not turned goes to where the latent rows are, and what it attends comes back. */
+static void emit_latent_attention(program *p, const nova_model *m, uint32_t il, buffer_id in) {
+    const model_layer *l = &m->layers[il];
+    op                *q = emit_matmul(p, il, in, BUF_HEADS, LAYER_TENSOR(l, MLA_Q), EPILOGUE_NONE);
+    add_weight(q, LAYER_TENSOR(l, MLA_KV), BUF_LATENT);
+    emit_norm(p, m, il, LAYER_TENSOR(l, MLA_NORM), BUF_LATENT, BUF_V, m->head_dim_v, m->head_dim_v);
+    add_weight(emit_op(p, OP_LATENT, il, BUF_HEADS, BUF_Q), LAYER_TENSOR(l, MLA_K), BUF_Q);
+    emit_op(p, OP_STORE, il, BUF_Q, BUF_Q);
+    emit_op(p, OP_ATTEND, il, BUF_Q, BUF_ATT);
+    add_weight(emit_op(p, OP_HEADS, il, BUF_ATT, BUF_HEADS), LAYER_TENSOR(l, MLA_V), BUF_HEADS);
+}
+
 static void emit_attention(program *p, const nova_model *m, uint32_t il, buffer_id in) {
     const model_layer *l   = &m->layers[il];
     op                *qkv = emit_matmul(p, il, in, BUF_Q, LAYER_TENSOR(l, ATTN_Q), EPILOGUE_NONE);
@@ -201,12 +214,14 @@ static void emit_layer(program *p, const nova_model *m, uint32_t il) {
     bool                last     = il + 1 == m->n_layer;
     if (early) emit_router(p, m, il, BUF_X);
     buffer_id in = emit_input(p, m, il, LAYER_TENSOR(l, ATTN_NORM));
-    emit_attention(p, m, il, in);
+    buffer_id att = m->n_v ? BUF_HEADS : BUF_ATT;
+    if (m->n_v) emit_latent_attention(p, m, il, in);
+    else emit_attention(p, m, il, in);
     if (parallel) emit_feed_forward(p, m, il, in);   /* a sum, which may come in any order; here all columns have their input */
     /* Behind the last attention a column no longer serves others: those without logits end here. */
-    if (last && !early) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
+    if (last && !early) emit_op(p, OP_GATHER, il, att, BUF_X);
     if (sub->vec) emit_norm(p, m, il, sub, BUF_ATT, BUF_ATT, dim_of(m, l, DIM_ATT), dim_of(m, l, DIM_ATT));
-    emit_output(p, m, il, BUF_ATT, LAYER_TENSOR(l, ATTN_OUT), post_norm(m, LAYER_TENSOR(l, ATTN_POST_NORM)));
+    emit_output(p, m, il, att, LAYER_TENSOR(l, ATTN_OUT), post_norm(m, LAYER_TENSOR(l, ATTN_POST_NORM)));
     if (!parallel) emit_feed_forward(p, m, il, emit_input(p, m, il, ffn_norm(m, l)));
     if (last && early) emit_op(p, OP_GATHER, il, BUF_ATT, BUF_X);
 }
@@ -246,7 +261,9 @@ static void size_buffers(program *p, const nova_model *m) {
         const op *o = &p->ops[i];
         for (uint32_t k = 0; o->kind == OP_MATMUL && k < o->n_w; k++) widen(p, o->dst[k], o->w[k]->n_out);
         if (o->kind == OP_MATMUL && o->epilogue == EPILOGUE_ADD) widen(p, BUF_T, o->w[0]->n_out);
-        if (o->kind == OP_ATTEND) widen(p, BUF_ATT, dim_of(m, &m->layers[o->layer], DIM_ATT));
+        if (o->kind == OP_ATTEND) widen(p, BUF_ATT, m->layers[o->layer].n_head * m->head_dim_v);
+        if (o->kind == OP_LATENT) widen(p, BUF_Q, dim_of(m, &m->layers[o->layer], DIM_Q)), widen(p, BUF_K, m->head_dim_k), widen(p, BUF_V, m->head_dim_v);
+        if (o->kind == OP_HEADS) widen(p, BUF_HEADS, dim_of(m, &m->layers[o->layer], DIM_ATT));
         if (o->kind == OP_ROUTE) widen(p, BUF_CHOSEN, 2 * m->n_expert_used);
         if (o->kind == OP_EXPERTS_UP) widen(p, BUF_EXPERTS, m->n_expert_used * m->n_ff_expert);
         if (o->kind == OP_EXPERTS_DOWN) widen(p, BUF_Y, m->n_embd);

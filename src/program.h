@@ -15,6 +15,8 @@ typedef enum buffer_id {
     BUF_FF, BUF_FF2,
     BUF_T,          /* the CPU's own: what a matmul gives before it is added */
     BUF_Y,          /* what is normed or scaled before it joins the residual stream */
+    BUF_HEADS,      /* latent attention: the heads' queries before, their values behind */
+    BUF_LATENT,     /* ... and what keys and values come from */
     BUF_GATE,       /* one number: the gate of the shared expert */
     BUF_ROUTER,     /* a logit for each expert */
     BUF_CHOSEN,     /* n_expert_used times (expert, weight), see op_route */
@@ -33,6 +35,8 @@ typedef enum op_kind {
     OP_ADD,         /* dst += scale * src, times sigmoid of BUF_GATE where `gated` */
     OP_ROUTE,       /* dst = the experts that the logits src choose, and their weights */
     OP_EXPERTS_UP,  /* dst = act(w[0] src) * (w[1] src) of the chosen experts */
+    OP_LATENT,      /* latent attention: queries of BUF_HEADS, by w[0] of each head, and BUF_LATENT to dst (BUF_Q) and BUF_K */
+    OP_HEADS,       /* dst = w[0] of each head times its part of src */
     OP_EXPERTS_DOWN,   /* dst = weighted sum of w[0] src over the chosen experts */
     OP_KIND_COUNT
 } op_kind;

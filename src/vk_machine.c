@@ -41,7 +41,7 @@ static uint32_t ld_of(const vk_machine_desc *d, int b) { return round_up(d->prog
 
 /* BUF_T is the CPU's alone: a matmul adds to the residual itself here. BUF_FF2 too: a gated one is fused. And all of experts. */
 static bool is_used(int b) {
-    return b != BUF_T && b != BUF_FF2 && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
+    return b != BUF_T && b != BUF_FF2 && b != BUF_HEADS && b != BUF_LATENT && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
 }
 
 static const rope_table *rope_of(const vk_machine_desc *d) { return &d->prog->ropes[ROPE_GLOBAL]; }
@@ -543,7 +543,7 @@ static void list_add(vk_machine *m, vk_list *l, const op *o, const pass_shape *s
 static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, list_matmul, list_store, list_attend, list_gather, list_add};
 
 static const char *vk_machine_cannot(const vk_machine_desc *d, const op *o) {
-    if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts";
+    if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts and latent attention";
     if (o->scale != 1.0f || o->cap != 0 || o->gated) return "factors and caps of activations";
     if (o->kind == OP_EMBED && o->n_w > 1) return "learned positions";
     if (o->act == ACT_SWIGLU_CLAMPED) return "the clamped SwiGLU";

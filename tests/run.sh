@@ -322,6 +322,7 @@ part_check() {
         programs+=("$OUT/$(basename "$source" .c)")
         build gcc -std=c11 -O1 -w -DNOVA_NO_VULKAN $TEST "$source" -o "${programs[-1]}" $LIBS
     done
+    [ "$NAME" != zoo ] || { need_nova; programs=(build/nova); }
     python3 "tests/check_$NAME.py" "${programs[@]}" 2>&1 | tee "$log"
     rc=${PIPESTATUS[0]}
     module=$(sed -n "s/^ModuleNotFoundError: No module named '\(.*\)'/\1/p" "$log")

@@ -1,7 +1,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 
-// y[c] = row id(c) of a weight, as floats: a lane a quad. Ids come from the columns' table in `now`; those that lie in
+// y[c] = row id(c) of a weight, as floats times scale: a lane a quad. Ids come from the columns' table in `now`; those that lie in
 // another part of the weight are left to its dispatch.
 //
 // Bindings: 0 the weight's part, 1 now, 2 y. Groups: x quads / L, y columns.
@@ -21,6 +21,7 @@ layout(push_constant) uniform push {
     uint n_rows, first_row;
     uint n, ld;
     uint col;              // word where the columns' table begins
+    float scale;
 };
 
 void main() {
@@ -28,7 +29,7 @@ void main() {
     if (column >= now[0] || 4 * quad >= n) return;
     uint row = now[col + 4 * column] - first_row;   // one before the part wraps to far behind it
     if (row >= n_rows) return;
-    vec4 v = w_element4(0, w_planes(codes, high, scales, extra), n_pad, row, quad);
+    vec4 v = w_element4(0, w_planes(codes, high, scales, extra), n_pad, row, quad) * scale;
     uint at = column * (ld / 4) + quad;
     if (4 * quad + 4 <= n) y4[at] = v;
     else for (uint j = 0; 4 * quad + j < n; j++) y[4 * at + j] = v[j];

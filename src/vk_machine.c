@@ -44,16 +44,19 @@ static bool is_used(int b) {
     return b != BUF_T && b != BUF_FF2 && b != BUF_HEADS && b != BUF_LATENT && b != BUF_GATE && b != BUF_ROUTER && b != BUF_CHOSEN && b != BUF_EXPERTS;
 }
 
-static const rope_table *rope_of(const vk_machine_desc *d) { return &d->prog->ropes[ROPE_GLOBAL]; }
+/* Floats of a position's cosines and sines. */
+static uint32_t turn_floats(const vk_machine_desc *d, uint32_t rope) { return 2 * d->prog->ropes[rope].n_pairs; }
 
 static uint32_t rotated(const vk_machine_desc *d, uint32_t layer) {
-    return d->model->layers[layer].rope == ROPE_GLOBAL ? 2 * rope_of(d)->n_pairs : 0;
+    uint32_t rope = d->model->layers[layer].rope;
+    return rope == ROPE_NOT ? 0 : turn_floats(d, rope);
 }
 
 static bool is_neox_arch(const vk_machine_desc *d) { return d->model->kind->flags & ARCH_NEOX; }
 
 static uint64_t now_words(const vk_machine_desc *d) {
-    uint64_t turn = 2 * (uint64_t)rope_of(d)->n_pairs;
+    uint64_t turn = 0;
+    for (uint32_t k = 0; k < ROPE_KINDS; k++) turn += turn_floats(d, k) + 4;
     return HEADER_WORDS + (uint64_t)d->n_batch * (4 + 1 + turn) + d->n_seqs * (RUN_WORDS + turn + d->max_pages) + 64;
 }
 
@@ -294,12 +297,18 @@ static nova_result take_buffers(vk_machine *m, nova_error *error) {
 
 /* Tables begin at multiples of 4 words. */
 static void place_now(vk_machine *m) {
-    uint32_t n = m->desc.n_batch, turn = 2 * rope_of(&m->desc)->n_pairs;
+    uint32_t n = m->desc.n_batch, at = 0;
     m->now.col       = HEADER_WORDS;
     m->now.run       = m->now.col + 4 * n;
-    m->now.turn      = m->now.run + RUN_WORDS * m->desc.n_seqs;
-    m->now.sink_turn = round_up(m->now.turn + turn * n, 4);
-    m->at_out        = round_up(m->now.sink_turn + turn * m->desc.n_seqs, 4);
+    at = m->now.run + RUN_WORDS * m->desc.n_seqs;
+    for (uint32_t k = 0; k < ROPE_KINDS; k++) {
+        m->turns[k]           = m->now;   /* the same buffer, with the angles of one kind */
+        m->turns[k].col       = m->now.col, m->turns[k].run = m->now.run;
+        m->turns[k].turn      = at;
+        m->turns[k].sink_turn = round_up(at + turn_floats(&m->desc, k) * n, 4);
+        at = round_up(m->turns[k].sink_turn + turn_floats(&m->desc, k) * m->desc.n_seqs, 4);
+    }
+    m->at_out        = at;
     m->at_table      = round_up(m->at_out + n, 4);
 }
 
@@ -312,7 +321,6 @@ static int64_t position_base(const kv_seq *s) { return ((int64_t)s->window_page 
 static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uint32_t r) {
     const kv_seq *s  = run->seq;
     uint32_t     *at = w + m->now.run + RUN_WORDS * r, table = m->at_table + m->desc.max_pages * r;
-    uint32_t      turn = 2 * rope_of(&m->desc)->n_pairs;
     bool          slid = s->n_dropped != 0;
     at[0]  = run->first_col;
     at[1]  = run->n_col;
@@ -323,12 +331,13 @@ static void write_run(const vk_machine *m, uint32_t *w, const pass_run *run, uin
     at[6]  = s->n_sink_pages;
     at[7]  = (uint32_t)(kv_window_start(s) - position_base(s));
     memcpy(w + table, s->table, s->n_pages * sizeof *w);
-    if (slid) rope_fill(rope_of(&m->desc), -s->n_dropped, 1.0, (float *)(void *)(w + m->now.sink_turn + turn * r));
+    for (uint32_t k = 0; slid && k < ROPE_KINDS; k++)
+        rope_fill(&m->desc.prog->ropes[k], -s->n_dropped, 1.0, (float *)(void *)(w + m->turns[k].sink_turn + turn_floats(&m->desc, k) * r));
     for (uint32_t i = 0; i < run->n_out; i++) w[m->at_out + run->first_out + i] = run->first_col + run->n_col - run->n_out + i;
 }
 
 static void write_now(vk_machine *m, const pass *p) {
-    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map, turn = 2 * rope_of(&m->desc)->n_pairs;
+    uint32_t *w = (uint32_t *)(void *)m->now.bytes.map;
     w[0] = p->n_col, w[1] = p->n_run, w[2] = p->n_out;
     m->seen_now = 0;
     for (uint32_t r = 0; r < p->n_run; r++) {
@@ -342,7 +351,9 @@ static void write_now(vk_machine *m, const pass *p) {
             at[1] = r;
             at[2] = (uint32_t)(position - base);
             m->seen_now += (double)(position - start + 1);
-            rope_fill(rope_of(&m->desc), position, rope_of(&m->desc)->magnitude, (float *)(void *)(w + m->now.turn + turn * col));
+            for (uint32_t k = 0; k < ROPE_KINDS; k++)
+                rope_fill(&m->desc.prog->ropes[k], position, m->desc.prog->ropes[k].magnitude,
+                          (float *)(void *)(w + m->turns[k].turn + turn_floats(&m->desc, k) * col));
         }
     }
 }
@@ -377,7 +388,7 @@ static uint32_t columns_for(const op *o, const pass_shape *s) { return o->gather
 typedef void (*vk_op_fn)(vk_machine *m, vk_list *l, const op *o, const pass_shape *s);
 
 static void list_embed(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
-    vk_embed_add(m->dev, l, operands_of(m, o)->w[0], m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, true);
+    vk_embed_add(m->dev, l, operands_of(m, o)->w[0], m->now.bytes, m->now.col, m->buf[BUF_X], m->ld[BUF_X], s->n_col, o->scale, true);
 }
 
 static const struct { uint32_t ability; vk_path path; } forced_paths[] = {
@@ -486,12 +497,19 @@ static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape
         path     = (uint32_t)taken;
         vk_matmul_add(m->dev, l, &x);
     }
+    if (o->scale == 1.0f && o->cap == 0) return;
+    vk_scale_add(m->dev, l, buffer_at(m, o, s, o->dst[0]), m->ld[o->dst[0]], o->w[0]->n_out, columns_for(o, s), o->scale, o->cap, true);
+}
+
+static const vk_now *now_of(const vk_machine *m, uint32_t layer) {
+    uint32_t rope = m->desc.model->layers[layer].rope;
+    return &m->turns[rope == ROPE_NOT ? ROPE_GLOBAL : rope];
 }
 
 static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_store x;
     memset(&x, 0, sizeof x);
-    x.now     = &m->now;
+    x.now     = now_of(m, o->layer);
     x.cache   = &m->caches[o->layer];
     x.q       = m->buf[BUF_Q];
     x.k       = m->buf[BUF_K];
@@ -509,7 +527,7 @@ static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape 
 
 static vk_attend attend_of(const vk_machine *m, uint32_t layer, uint32_t n_col) {
     vk_attend x = attend_shape_of(&m->desc, layer, &m->caches[layer]);
-    x.now     = &m->now;
+    x.now     = now_of(m, layer);
     x.q       = m->buf[BUF_Q];
     x.out     = m->buf[BUF_ATT];
     x.partial = m->partial;
@@ -536,7 +554,7 @@ static void list_gather(vk_machine *m, vk_list *l, const op *o, const pass_shape
 
 static void list_add(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
     vk_add_add(m->dev, l, buffer_at(m, o, s, o->dst[0]), m->ld[o->dst[0]], buffer_at(m, o, s, o->src), m->ld[o->src],
-               m->desc.model->n_embd, columns_for(o, s), true);
+               m->desc.model->n_embd, columns_for(o, s), o->scale, true);
 }
 
 /* What there is a function for is what vk_machine_can says. */
@@ -544,10 +562,9 @@ static const vk_op_fn vk_op_functions[OP_KIND_COUNT] = {list_embed, list_norm, l
 
 static const char *vk_machine_cannot(const vk_machine_desc *d, const op *o) {
     if (o->kind >= OP_KIND_COUNT || !vk_op_functions[o->kind]) return "experts and latent attention";
-    if (o->scale != 1.0f || o->cap != 0 || o->gated) return "factors and caps of activations";
+    if (o->gated) return "gated shared experts";
     if (o->kind == OP_EMBED && o->n_w > 1) return "learned positions";
     if (o->act == ACT_SWIGLU_CLAMPED) return "the clamped SwiGLU";
-    if (o->kind == OP_STORE && d->model->layers[o->layer].rope == ROPE_LOCAL) return "rotary positions of a layer's own";
     if (o->kind == OP_NORM && o->n_groups > 1 && (o->n % 4 || o->n_vec != o->n || o->n * o->n_groups % 64 || o->n * o->n_groups != d->prog->width[o->src]))
         return "norms of such heads";
     return NULL;
@@ -932,8 +949,8 @@ static nova_result machine_begin(vk_machine *m, nova_error *error) {
     if (!vk_machine_bytes(d, &m->desc, &bytes, &room))
         return fail(error, NOVA_ERROR_UNSUPPORTED, "a buffer is beyond the device's %llu bytes", (unsigned long long)d->caps.max_range);
     d->expected = bytes;
-    place_now(m);
     TRY(take_buffers(m, error));
+    place_now(m);
     TRY(take_partial(m, error));
     TRY(load_all(m, error));
     TRY(take_choices(m, error));

@@ -55,6 +55,7 @@ typedef struct vk_machine {
     vk_slice         kept_x, kept_att; /* BUF_X and BUF_ATT of the gathered columns, where these are fewer than all */
     vk_slice         partial;          /* of attention over split caches */
     vk_now           now;              /* the buffer of what changes per pass, and the words where its tables begin */
+    vk_now           turns[ROPE_KINDS];   /* the same, each with the angles of one kind of rotary positions */
     uint32_t         at_out, at_table;
     vk_slice         x_in;             /* the residual stream from and to another machine; likewise */
     vk_slice         logits_out;       /* where the host cannot read BUF_LOGITS at memory's speed */

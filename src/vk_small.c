@@ -49,7 +49,7 @@ static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m) {
 }
 
 static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y,
-                         uint32_t ld, uint32_t n_col, bool barrier) {
+                         uint32_t ld, uint32_t n_col, float scale, bool barrier) {
     for (uint32_t i = 0; i < w->n_parts; i++) {
         const vk_part *p = &w->parts[i];
         vk_dispatch    x = columns_begin(d, KERNEL_EMBED, (w->n_in + 3) / 4, n_col, barrier && i == 0);
@@ -67,6 +67,7 @@ static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_sli
         vk_push(&x, w->n_in);
         vk_push(&x, ld);
         vk_push(&x, col);
+        vk_push_f32(&x, scale);
         vk_list_add(list, &x);
     }
 }
@@ -100,13 +101,29 @@ static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice from, vk_slice
 }
 
 static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice addend, uint32_t ld_x,
-                       uint32_t n, uint32_t n_col, bool barrier) {
+                       uint32_t n, uint32_t n_col, float scale, bool barrier) {
     vk_dispatch x = columns_begin(d, KERNEL_ADD, (n + 3) / 4, n_col, barrier);
+    vk_spec(&x, 0);
     vk_bind(&x, y);
     vk_bind(&x, addend);
     vk_push(&x, (n + 3) / 4);
     vk_push(&x, ld_y);
     vk_push(&x, ld_x);
+    vk_push_f32(&x, scale);
+    vk_push_f32(&x, 0);
+    vk_list_add(list, &x);
+}
+
+static void vk_scale_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld, uint32_t n, uint32_t n_col, float scale, float cap, bool barrier) {
+    vk_dispatch x = columns_begin(d, KERNEL_ADD, (n + 3) / 4, n_col, barrier);
+    vk_spec(&x, 1);
+    vk_bind(&x, y);
+    vk_bind(&x, y);
+    vk_push(&x, (n + 3) / 4);
+    vk_push(&x, ld);
+    vk_push(&x, ld);
+    vk_push_f32(&x, scale);
+    vk_push_f32(&x, cap);
     vk_list_add(list, &x);
 }
 

@@ -22,10 +22,10 @@ typedef struct vk_norm {
 
 static void vk_norm_add(vk_device *d, vk_list *list, const vk_norm *m);
 
-/* y[c] = row id of w, of each of the pass's columns; `col` is the word of `now` where the columns' table begins. n_col:
+/* y[c] = scale times row id of w, of each of the pass's columns; `col` is the word of `now` where the columns' table begins. n_col:
  * columns at most, those behind the pass's are left alone. */
 static void vk_embed_add(vk_device *d, vk_list *list, const vk_weight *w, vk_slice now, uint32_t col, vk_slice y,
-                         uint32_t ld, uint32_t n_col, bool barrier);
+                         uint32_t ld, uint32_t n_col, float scale, bool barrier);
 
 /* y[i] = x[now[out + i]] for at most n_col gathered columns, from the head's window on where `windowed`. y is not x. */
 static void vk_gather_add(vk_device *d, vk_list *list, vk_slice x, uint32_t ld_x, vk_slice now, uint32_t out,
@@ -38,9 +38,11 @@ static uint32_t vk_quantised_scales(uint32_t ld, uint32_t n_col);
 static void vk_quantise_add(vk_device *d, vk_list *list, vk_slice x, vk_slice xq, uint32_t scales, uint32_t n,
                             uint32_t ld, uint32_t n_col, bool barrier);
 
-/* y += x */
+/* y += scale * x */
 static void vk_add_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld_y, vk_slice x, uint32_t ld_x,
-                                   uint32_t n, uint32_t n_col, bool barrier);
+                       uint32_t n, uint32_t n_col, float scale, bool barrier);
+/* y = scale * y, then cap * tanh(y / cap); cap 0: none */
+static void vk_scale_add(vk_device *d, vk_list *list, vk_slice y, uint32_t ld, uint32_t n, uint32_t n_col, float scale, float cap, bool barrier);
 
 #endif
 #endif

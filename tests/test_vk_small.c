@@ -204,6 +204,7 @@ static void test_norms(vk_device *d) {
 static void test_embed(vk_device *d, uint32_t type, uint32_t n_in, uint32_t n_vocab, uint32_t n_col) {
     random_weight r = random_weight_open(type, n_in, n_vocab, 1.0f);
     columns       y = columns_open(d, n_in, n_col, 1.0f);
+    float         scale = test_below(2) ? 1.0f : 4.0f;   /* products are exact */
     uint32_t      col = 64, now[64 + 4 * 16], used = n_col > 1 ? n_col - 1 : 1, wrong = 0;
     guarded       g = guarded_take(d, sizeof now);
     vk_weight     w;
@@ -216,12 +217,12 @@ static void test_embed(vk_device *d, uint32_t type, uint32_t n_in, uint32_t n_vo
     MUST(vk_write(d, &g.s, 0, now, sizeof now, error));
     MUST(vk_weight_load(d, &a, &r.w, &w, error));
     vk_list_init(&list, &d->h);
-    vk_embed_add(d, &list, &w, g.s, col, y.g.s, y.ld, n_col, true);
+    vk_embed_add(d, &list, &w, g.s, col, y.g.s, y.ld, n_col, scale, true);
     run(d, &list);
     float *have = columns_read(d, &y, "embed");
     for (uint32_t k = 0; k < n_col; k++)
         for (uint32_t i = 0; i < n_in; i++) {
-            float want = k < used ? r.floats[(size_t)now[col + 4 * k] * n_in + i] : column_of(&y, k)[i];
+            float want = k < used ? scale * r.floats[(size_t)now[col + 4 * k] * n_in + i] : column_of(&y, k)[i];
             wrong += have[(size_t)k * y.ld + i] != want;
         }
     CHECK(wrong == 0, "embed %s %u x %u in %u parts: %u differ", type_of(type)->name, n_in, n_vocab, w.n_parts, wrong);
@@ -269,15 +270,35 @@ static void test_add(vk_device *d, uint32_t n, uint32_t n_col) {
     uint32_t wrong = 0;
     vk_list  list;
     vk_list_init(&list, &d->h);
-    vk_add_add(d, &list, y.g.s, y.ld, x.g.s, x.ld, n, n_col, true);
+    float scale = test_below(2) ? 1.0f : -0.5f;   /* products are exact: one rounding */
+    vk_add_add(d, &list, y.g.s, y.ld, x.g.s, x.ld, n, n_col, scale, true);
     run(d, &list);
     float *have = columns_read(d, &y, "add");
     for (uint32_t k = 0; k < n_col; k++)
         for (uint32_t i = 0; i < n; i++)
-            wrong += have[(size_t)k * y.ld + i] != column_of(&y, k)[i] + column_of(&x, k)[i];
+            wrong += have[(size_t)k * y.ld + i] != column_of(&y, k)[i] + scale * column_of(&x, k)[i];
     CHECK(wrong == 0, "add %u: %u differ", n, wrong);
     free(have);
     columns_close(&x);
+    columns_close(&y);
+}
+
+/* Scaled, and capped: also where exponentials of the numbers would be infinite. */
+static void test_scale(vk_device *d, uint32_t n, uint32_t n_col, float scale, float cap) {
+    columns  y = columns_open(d, n, n_col, 100.0f);
+    uint32_t wrong = 0;
+    vk_list  list;
+    vk_list_init(&list, &d->h);
+    vk_scale_add(d, &list, y.g.s, y.ld, n, n_col, scale, cap, true);
+    run(d, &list);
+    float *have = columns_read(d, &y, "scale");
+    for (uint32_t k = 0; k < n_col; k++)
+        for (uint32_t i = 0; i < n; i++) {
+            double x = (double)column_of(&y, k)[i] * scale, want = cap != 0 ? cap * tanh(x / cap) : x;
+            wrong += !(fabs((double)have[(size_t)k * y.ld + i] - want) <= 1e-5 * fabs(want) + 1e-6 * fabs((double)cap));
+        }
+    CHECK(wrong == 0, "scale %g, cap %g, of %u: %u differ", (double)scale, (double)cap, n, wrong);
+    free(have);
     columns_close(&y);
 }
 
@@ -289,6 +310,9 @@ static void test_device(vk_device *d) {
     for (uint32_t i = 0; i < COUNT_OF(sizes); i++) {
         test_quantise(d, sizes[i], 1 + i % 5);
         test_add(d, sizes[i], 1 + i % 7);
+        test_scale(d, sizes[i], 1 + i % 7, 0.125f, 0);
+        test_scale(d, sizes[i], 1 + i % 7, 1.0f, 30.0f);
+        test_scale(d, sizes[i], 1 + i % 7, 1000.0f, 0.5f);
         test_gather(d, sizes[i], 1 + test_below(20), 1 + test_below(20), 1 + test_below(9), false);
         test_gather(d, sizes[i], 1 + test_below(20), 1 + test_below(20), 1 + test_below(9), true);
     }

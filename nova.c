@@ -1856,6 +1856,9 @@ typedef struct gguf {
  * Errors: FORMAT, UNSUPPORTED (version 1, big-endian, a tensor type that type_of does not know), MEMORY. */
 static nova_result gguf_read(gguf *g, arena *a, const uint8_t *data, size_t size, bool vocab_only, nova_error *error);
 
+/* Adds the tensors of another file, which stays where it is, to those of `g`. Errors: FORMAT (a name that both have), MEMORY. */
+static nova_result gguf_join(gguf *g, arena *a, const gguf *other, nova_error *error);
+
 static const gguf_value  *gguf_find(const gguf *g, str key);           /* NULL: not there */
 static const gguf_tensor *gguf_find_tensor(const gguf *g, str name);   /* NULL: not there */
 
@@ -2341,6 +2344,24 @@ static const gguf_value *gguf_find(const gguf *g, str key) {
         else lo = mid + 1;
     }
     return NULL;
+}
+
+static nova_result gguf_join(gguf *g, arena *a, const gguf *other, nova_error *error) {
+    uint64_t     n   = (uint64_t)g->n_tensors + other->n_tensors;
+    gguf_tensor *all = n < UINT32_MAX ? (gguf_tensor *)arena_alloc(a, (size_t)n * sizeof *all) : NULL;
+    if (!all) return fail_memory(error, (size_t)n * sizeof *all, "the tensors of several files");
+    if (g->n_tensors) memcpy(all, g->tensors, g->n_tensors * sizeof *all);
+    if (other->n_tensors) memcpy(all + g->n_tensors, other->tensors, other->n_tensors * sizeof *all);
+    g->tensors      = all;
+    g->n_tensors    = (uint32_t)n;
+    g->tensor_index = gguf_sort(g, a, g->n_tensors, gguf_less_tensor);
+    if (!g->tensor_index) return fail_memory(error, (size_t)n * sizeof(uint32_t), "the index of tensors");
+    for (uint32_t i = 1; i < g->n_tensors; i++) {
+        str name = all[g->tensor_index[i]].name;
+        if (str_eq(name, all[g->tensor_index[i - 1]].name))
+            return fail(error, NOVA_ERROR_FORMAT, "the tensor '%.*s' is in two of the files", STR_ARG(name));
+    }
+    return NOVA_OK;
 }
 
 static const gguf_tensor *gguf_find_tensor(const gguf *g, str name) {
@@ -17653,6 +17674,9 @@ struct nova_model {
     arena       a;
     file_map    file;
     bool        owns_file;
+    file_map   *parts;              /* the files behind the first, of a model in several */
+    gguf       *part_heads;
+    uint32_t    n_parts;
     bool        vocab_only;
     gguf        g;
     tokenizer  *tok;
@@ -18206,6 +18230,67 @@ static nova_result find_arch(nova_model *m, nova_error *error) {
     return NOVA_OK;
 }
 
+/* ---- A model in several files: NAME-00001-of-00003.gguf, and so on ---- */
+
+#define MOST_PARTS 1000
+
+/* Of the number that a file's name has at its end: "-00001-of-00003.gguf". */
+static const char *part_suffix(char out[32], uint32_t part, uint32_t n) {
+    snprintf(out, 32, "-%05u-of-%05u.gguf", part + 1, n);
+    return out;
+}
+
+static nova_result read_part(nova_model *m, const nova_model_desc *d, const char *path, uint32_t part, nova_error *error) {
+    gguf    *g  = &m->part_heads[part - 1];
+    uint32_t no = UINT32_MAX;
+    TRY(file_open(&m->parts[part - 1], &m->h, path, d->read_to_memory, d->progress, d->progress_user, error));
+    m->n_parts = part;
+    TRY(gguf_read(g, &m->a, m->parts[part - 1].data, m->parts[part - 1].size, false, error));
+    TRY(gguf_get_u32(g, "split.no", &no, error));
+    if (no != part) return fail(error, NOVA_ERROR_FORMAT, "%s: its number is %u, not %u", path, no, part);
+    return gguf_join(&m->g, &m->a, g, error);
+}
+
+static nova_result read_parts(nova_model *m, const nova_model_desc *d, uint32_t n, char *path, nova_error *error) {
+    char   suffix[32];
+    size_t len = strlen(path), end = strlen(part_suffix(suffix, 0, n));
+    if (len < end || strcmp(path + len - end, suffix))
+        return fail(error, NOVA_ERROR_FORMAT, "this is the first of %u files, but its name does not end in '%s'", n, suffix);
+    m->parts      = (file_map *)arena_zalloc(&m->a, n * sizeof *m->parts);
+    m->part_heads = (gguf *)arena_zalloc(&m->a, n * sizeof *m->part_heads);
+    if (!m->parts || !m->part_heads) return fail_memory(error, n * (sizeof *m->parts + sizeof *m->part_heads), "the files' heads");
+    for (uint32_t part = 1; part < n; part++) {
+        memcpy(path + len - end, part_suffix(suffix, part, n), end);
+        nova_result result = read_part(m, d, path, part, error);
+        if (result != NOVA_OK && error) {   /* say which of them */
+            nova_error why = *error;
+            return fail(error, result, "file %u of %u: %.400s", part + 1, n, why.message);
+        }
+        if (result != NOVA_OK) return result;
+    }
+    return NOVA_OK;
+}
+
+static nova_result open_parts(nova_model *m, const nova_model_desc *d, nova_error *error) {
+    uint32_t n = 1, no = 0, n_tensors = 0;
+    TRY(gguf_get_u32(&m->g, "split.count", &n, error));
+    TRY(gguf_get_u32(&m->g, "split.no", &no, error));
+    TRY(gguf_get_u32(&m->g, "split.tensors.count", &n_tensors, error));
+    if (n <= 1 || m->vocab_only) return NOVA_OK;
+    if (n > MOST_PARTS) return fail(error, NOVA_ERROR_FORMAT, "the key 'split.count' is %u: %d files are the most", n, MOST_PARTS);
+    if (no != 0) return fail(error, NOVA_ERROR_FORMAT, "this is file %u of %u: open the first", no + 1, n);
+    if (!d->path || d->data) return fail(error, NOVA_ERROR_UNSUPPORTED, "a model in %u files is opened by its path", n);
+    size_t size = strlen(d->path) + 1;
+    char  *path = (char *)mem_alloc(&m->h, size);
+    if (!path) return fail_memory(error, size, "a path");
+    memcpy(path, d->path, size);
+    nova_result result = read_parts(m, d, n, path, error);
+    mem_free(&m->h, path, size);
+    if (result == NOVA_OK && n_tensors && n_tensors != m->g.n_tensors)
+        return fail(error, NOVA_ERROR_FORMAT, "%u tensors in all files, not %u", m->g.n_tensors, n_tensors);
+    return result;
+}
+
 static nova_result model_open(nova_model *m, const nova_model_desc *d, nova_error *error) {
     if (d->data) {
         m->file.data = (const uint8_t *)d->data;
@@ -18215,6 +18300,7 @@ static nova_result model_open(nova_model *m, const nova_model_desc *d, nova_erro
         m->owns_file = true;
     }
     TRY(gguf_read(&m->g, &m->a, m->file.data, m->file.size, m->vocab_only, error));
+    TRY(open_parts(m, d, error));
     TRY(read_names(m, error));
     TRY(tokenizer_open(&m->tok, &m->a, &m->h, &m->g, error));
     if (m->vocab_only) {
@@ -18251,8 +18337,9 @@ NOVA_API nova_model *nova_model_open(const nova_model_desc *desc, nova_error *er
 NOVA_API void nova_model_close(nova_model *model) {
     if (!model) return;
     host h = model->h;
-    arena_free(&model->a);
+    for (uint32_t i = 0; i < model->n_parts; i++) file_close(&model->parts[i], &h);
     if (model->owns_file) file_close(&model->file, &h);
+    arena_free(&model->a);
     mem_free(&h, model, sizeof *model);
 }
 
@@ -18264,6 +18351,7 @@ NOVA_API void nova_model_get_info(const nova_model *model, nova_model_info *info
     info->name              = model->name;
     info->type              = model->type_name;
     info->n_bytes           = model->file.size;
+    for (uint32_t i = 0; i < model->n_parts; i++) info->n_bytes += model->parts[i].size;
     info->n_params          = model->n_params;
     info->n_tensors         = model->g.n_tensors;
     info->n_meta            = model->g.n_meta;
@@ -18276,6 +18364,13 @@ NOVA_API void nova_model_get_info(const nova_model *model, nova_model_info *info
     info->has_chat_template = model->chat_template.n != 0;
 }
 
+/* The start of the file that an address is in. */
+static const uint8_t *file_of(const nova_model *m, const uint8_t *at) {
+    for (uint32_t i = 0; i < m->n_parts; i++)
+        if ((uintptr_t)at - (uintptr_t)m->parts[i].data < m->parts[i].size) return m->parts[i].data;
+    return m->g.data;
+}
+
 NOVA_API bool nova_model_tensor(const nova_model *model, uint32_t index, nova_tensor_info *info) {
     if (index >= model->g.n_tensors) return false;
     const gguf_tensor *t = &model->g.tensors[index];
@@ -18283,7 +18378,7 @@ NOVA_API bool nova_model_tensor(const nova_model *model, uint32_t index, nova_te
     info->n_name  = t->name.n;
     info->type    = type_of(t->type)->name;
     info->n_dims  = t->n_dims;
-    info->offset  = (uint64_t)(t->data - model->g.data);
+    info->offset  = (uint64_t)(t->data - file_of(model, t->data));
     info->n_bytes = t->n_bytes;
     memcpy(info->dims, t->ne, sizeof info->dims);
     return true;

@@ -115,7 +115,7 @@ typedef void (*nova_parallel_fn)(void *user, nova_task_fn task, void *arg, uint3
 typedef struct nova_model nova_model;
 
 typedef struct nova_model_desc {
-    const char      *path;           /* the GGUF file; required unless `data` is given */
+    const char      *path;           /* the GGUF file, of several the first (-00001-of-00003.gguf); required unless `data` is given */
     const void      *data;           /* or the file's bytes, yours, at any address; they must stay as they are until the close */
     size_t           size;           /* of `data`, in bytes */
     bool             read_to_memory; /* read the file instead of mapping it: for files that may shrink meanwhile */

@@ -458,6 +458,24 @@ static const gguf_value *gguf_find(const gguf *g, str key) {
     return NULL;
 }
 
+static nova_result gguf_join(gguf *g, arena *a, const gguf *other, nova_error *error) {
+    uint64_t     n   = (uint64_t)g->n_tensors + other->n_tensors;
+    gguf_tensor *all = n < UINT32_MAX ? (gguf_tensor *)arena_alloc(a, (size_t)n * sizeof *all) : NULL;
+    if (!all) return fail_memory(error, (size_t)n * sizeof *all, "the tensors of several files");
+    if (g->n_tensors) memcpy(all, g->tensors, g->n_tensors * sizeof *all);
+    if (other->n_tensors) memcpy(all + g->n_tensors, other->tensors, other->n_tensors * sizeof *all);
+    g->tensors      = all;
+    g->n_tensors    = (uint32_t)n;
+    g->tensor_index = gguf_sort(g, a, g->n_tensors, gguf_less_tensor);
+    if (!g->tensor_index) return fail_memory(error, (size_t)n * sizeof(uint32_t), "the index of tensors");
+    for (uint32_t i = 1; i < g->n_tensors; i++) {
+        str name = all[g->tensor_index[i]].name;
+        if (str_eq(name, all[g->tensor_index[i - 1]].name))
+            return fail(error, NOVA_ERROR_FORMAT, "the tensor '%.*s' is in two of the files", STR_ARG(name));
+    }
+    return NOVA_OK;
+}
+
 static const gguf_tensor *gguf_find_tensor(const gguf *g, str name) {
     for (uint32_t lo = 0, hi = g->n_tensors; lo < hi;) {
         uint32_t           mid   = lo + (hi - lo) / 2;

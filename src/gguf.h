@@ -55,6 +55,9 @@ typedef struct gguf {
  * Errors: FORMAT, UNSUPPORTED (version 1, big-endian, a tensor type that type_of does not know), MEMORY. */
 static nova_result gguf_read(gguf *g, arena *a, const uint8_t *data, size_t size, bool vocab_only, nova_error *error);
 
+/* Adds the tensors of another file, which stays where it is, to those of `g`. Errors: FORMAT (a name that both have), MEMORY. */
+static nova_result gguf_join(gguf *g, arena *a, const gguf *other, nova_error *error);
+
 static const gguf_value  *gguf_find(const gguf *g, str key);           /* NULL: not there */
 static const gguf_tensor *gguf_find_tensor(const gguf *g, str name);   /* NULL: not there */
 

@@ -150,6 +150,9 @@ struct nova_model {
     arena       a;
     file_map    file;
     bool        owns_file;
+    file_map   *parts;              /* the files behind the first, of a model in several */
+    gguf       *part_heads;
+    uint32_t    n_parts;
     bool        vocab_only;
     gguf        g;
     tokenizer  *tok;

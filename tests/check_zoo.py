@@ -101,6 +101,59 @@ def patched(path, key, value, folder):
     return out
 
 
+def split(model, folder, each):
+    """The model in several files; gives the first."""
+    import gguf
+    reader = gguf.GGUFReader(model)
+    name = reader.fields["general.architecture"].contents()
+    writer = gguf.GGUFWriter(os.path.join(folder, "parts.gguf"), name, split_max_tensors=each)
+    for field in reader.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            item = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], item)
+    for t in reader.tensors:
+        writer.add_tensor(t.name, t.data, raw_dtype=t.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(os.path.join(folder, n) for n in os.listdir(folder) if n.startswith("parts-"))
+
+
+def run_logits(nova, model, out, *flags):
+    return subprocess.run([nova, "logits", "-m", model, "--ids", ids_of("parts"), "-o", out, "--device", "cpu", *flags],
+                          capture_output=True, text=True)
+
+
+def test_parts(nova, model, folder):
+    whole, out = os.path.join(folder, "whole"), os.path.join(folder, "out")
+    parts = split(model, folder, 9)
+    check(len(parts) > 2, f"{len(parts)} parts")
+    run_logits(nova, model, whole)
+    p = run_logits(nova, parts[0], out)
+    check(p.returncode == 0 and floats(out) == floats(whole), f"parts give other logits than the whole: {p.stderr.strip()}")
+
+    def fails(word, what):
+        p = run_logits(nova, parts[0], out)
+        check(p.returncode == 1 and word in p.stderr and p.stderr.count("\n") == 1, f"{what}: {p.returncode}, '{p.stderr.strip()}'")
+    p = run_logits(nova, parts[1], out)
+    check(p.returncode == 1 and "open the first" in p.stderr, f"the second part: {p.stderr.strip()}")
+    away = parts[1] + ".away"
+    os.rename(parts[1], away)
+    fails(os.path.basename(parts[1]), "a part is missing")
+    with open(parts[2], "rb") as f:
+        data = f.read()
+    for content, word in (data, "its number is"), (data[:1000], "file 2 of"), (b"text", "file 2 of"), (b"", "file 2 of"):
+        with open(parts[1], "wb") as f:
+            f.write(content)
+        fails(word, f"a part of {len(content)} bytes that is another")
+    os.rename(away, parts[1])
+    odd = os.path.join(folder, "odd.gguf")
+    os.rename(parts[0], odd)
+    p = run_logits(nova, odd, out)
+    check(p.returncode == 1 and "does not end in" in p.stderr, f"another name: {p.stderr.strip()}")
+
+
 BAD = [("qwen3moe", "qwen3moe.expert_used_count", 0, "experts"), ("qwen3moe", "qwen3moe.expert_used_count", 99, "experts"),
        ("qwen3moe", "qwen3moe.expert_count", 3, "ffn_gate_inp"), ("qwen3moe", "qwen3moe.expert_count", 1 << 31, "experts"),
        ("qwen3moe", "qwen3moe.expert_feed_forward_length", 0, "experts"),
@@ -129,6 +182,7 @@ def main():
         for name in names:
             if name in kept:
                 compare(sys.argv[1], name, kept[name], folder)
+        test_parts(sys.argv[1], os.path.join(folder, "qwen2.gguf"), folder)
         for name, key, value, word in BAD:
             path = patched(os.path.join(folder, name + ".gguf"), key, value, folder)
             p = subprocess.run([sys.argv[1], "logits", "-m", path, "--ids", "5", "-o", os.devnull], capture_output=True, text=True)

@@ -18694,22 +18694,21 @@ static void emit_head_norm(program *p, const nova_model *m, uint32_t il, const m
     emit_norm(p, m, il, t, b, b, across ? width : m->head_dim_k, width);
 }
 
-/* What a block gives joins the residual stream: at once, or behind a norm and a factor. */
+/* What a block gives joins the residual stream: at once, or behind a norm (`post`, NULL: none) and a factor. */
 static void emit_output(program *p, const nova_model *m, uint32_t il, buffer_id src, const model_tensor *t, const model_tensor *post) {
-    if (!post->vec && m->residual_scale == 1.0f) {
+    bool normed = post && post->vec;
+    if (!normed && m->residual_scale == 1.0f) {
         emit_matmul(p, il, src, BUF_X, t, EPILOGUE_ADD);
         return;
     }
     emit_matmul(p, il, src, BUF_Y, t, EPILOGUE_NONE);
-    if (post->vec) emit_norm(p, m, il, post, BUF_Y, BUF_Y, m->n_embd, m->n_embd);
+    if (normed) emit_norm(p, m, il, post, BUF_Y, BUF_Y, m->n_embd, m->n_embd);
     emit_op(p, OP_ADD, il, BUF_Y, BUF_X)->scale = m->residual_scale;
 }
 
-static const model_tensor no_tensor;
-
-/* The norm behind a block; where its name stands for the one in front of the FFN, there is none. */
+/* The norm behind attention; where its name stands for the one in front of the FFN, there is none (NULL). */
 static const model_tensor *post_norm(const nova_model *m, const model_tensor *t) {
-    return m->kind->flags & ARCH_POST_IS_FFN ? &no_tensor : t;
+    return m->kind->flags & ARCH_POST_IS_FFN ? NULL : t;
 }
 
 static const model_tensor *ffn_norm(const nova_model *m, const model_layer *l) {
@@ -18897,6 +18896,7 @@ typedef struct kv_pool {
     kv_layer *layers;
     uint32_t *free_pages;            /* a stack of page numbers */
     uint32_t  n_free;
+    uint32_t *n_users;               /* of each page: the sequences that have it in their tables */
 } kv_pool;
 
 /* One text's place in the pool. */
@@ -18927,6 +18927,18 @@ static int64_t kv_window_start(const kv_seq *s);
 
 /* Makes room in the table for n further tokens. False when the pool has no more pages; then nothing changed. */
 static bool kv_reserve(kv_pool *p, kv_seq *s, uint32_t n);
+/* Makes `to`, which holds nothing, hold what `from` holds, in the same pages. */
+static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from);
+/* The page that the next token goes to is to be written: where another sequence has it too, this one gets one of its own, and the caller
+ * copies *from_page to *to_page. False: nothing is to be copied; *full where no page was left. */
+static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full);
+/* Pages that hold tokens, in the table's order; further ones may be reserved behind them. */
+static uint32_t kv_used_pages(const kv_seq *s);
+/* Takes n pages for a sequence that has none. False, and it holds nothing, where there are not so many. */
+static bool kv_take(kv_pool *p, kv_seq *s, uint32_t n);
+/* Clears a page's slots on the CPU, so that what is saved of it has no bytes from before. */
+static void kv_clear_page(const kv_pool *p, uint32_t page);
+
 /* Drops the n oldest tokens behind the sinks; n is less than the window. */
 static void kv_drop(kv_pool *p, kv_seq *s, uint32_t n);
 /* Forgets all tokens from position n_tokens on; only for a sequence that dropped none, or for n_tokens 0. */
@@ -18964,16 +18976,66 @@ static int64_t covered_pages(const kv_seq *s) {
     return s->n_dropped ? (int64_t)s->window_page + (s->n_pages - s->n_sink_pages) : (int64_t)s->n_pages;
 }
 
+static uint32_t take_page(kv_pool *p) {
+    uint32_t page = p->free_pages[--p->n_free];
+    p->n_users[page] = 1;
+    kv_clear_page(p, page);
+    return page;
+}
+
 static bool kv_reserve(kv_pool *p, kv_seq *s, uint32_t n) {
     int64_t want = (s->n_tokens + n + KV_PAGE - 1) / KV_PAGE - covered_pages(s);
     if (want <= 0) return true;
     if (want > (int64_t)p->n_free || want > (int64_t)(s->capacity - s->n_pages)) return false;
-    while (want-- > 0) s->table[s->n_pages++] = p->free_pages[--p->n_free];
+    while (want-- > 0) s->table[s->n_pages++] = take_page(p);
     return true;
 }
 
+static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from) {
+    uint32_t *table = to->table, capacity = to->capacity;
+    *to = *from;
+    to->table    = table;
+    to->capacity = capacity;
+    to->n_pages  = kv_used_pages(from);
+    memcpy(to->table, from->table, to->n_pages * sizeof *to->table);
+    for (uint32_t i = 0; i < to->n_pages; i++) p->n_users[to->table[i]]++;
+}
+
+static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full) {
+    *full = false;
+    if (s->n_tokens % KV_PAGE == 0) return false;   /* a page of its own comes next */
+    uint32_t *place = &s->table[kv_used_pages(s) - 1];
+    if (p->n_users[*place] == 1) return false;
+    if (p->n_free == 0) return !(*full = true);
+    *from_page = *place;
+    p->n_users[*place]--;
+    *place = *to_page = take_page(p);
+    return true;
+}
+
+static uint32_t kv_used_pages(const kv_seq *s) {
+    int64_t pages = (s->n_tokens + KV_PAGE - 1) / KV_PAGE;
+    return (uint32_t)(s->n_dropped ? s->n_sink_pages + (pages - (int64_t)s->window_page) : pages);
+}
+
+static bool kv_take(kv_pool *p, kv_seq *s, uint32_t n) {
+    s->n_pages = 0;
+    if (n > p->n_free || n > s->capacity) {
+        kv_truncate(p, s, 0);
+        return false;
+    }
+    while (s->n_pages < n) s->table[s->n_pages++] = take_page(p);
+    return true;
+}
+
+static void kv_clear_page(const kv_pool *p, uint32_t page) {
+    for (uint32_t il = 0; il < p->n_layer; il++)
+        if (p->layers[il].pages) memset(p->layers[il].pages + page * p->layers[il].page_bytes, 0, p->layers[il].page_bytes);
+}
+
 static void give_back(kv_pool *p, kv_seq *s, uint32_t first, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) p->free_pages[p->n_free++] = s->table[first + i];
+    for (uint32_t i = 0; i < n; i++)
+        if (--p->n_users[s->table[first + i]] == 0) p->free_pages[p->n_free++] = s->table[first + i];
     memmove(s->table + first, s->table + first + n, (s->n_pages - first - n) * sizeof *s->table);
     s->n_pages -= n;
 }
@@ -20170,7 +20232,7 @@ static nova_result vk_import(vk_device *d, const void *data, uint64_t size, vk_s
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
  * submitted later comes behind them. vk_read the other way, which waits. */
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error);
-NOVA_UNUSED static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
+static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error);
 
 /* The compiled pipelines as bytes, with a head that tells the driver; appended to `out`. Errors: DEVICE, MEMORY. */
@@ -31856,6 +31918,11 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
 /* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
 static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
 
+/* See gpu.h. */
+static nova_result vk_machine_copy_page(vk_machine *m, uint32_t from, uint32_t to, nova_error *error);
+static nova_result vk_machine_page_get(vk_machine *m, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error);
+static nova_result vk_machine_page_put(vk_machine *m, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error);
+
 /* See nova_engine_kernels; *go_on becomes what `fn` last said. */
 static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, bool *go_on, nova_error *error);
 
@@ -32136,7 +32203,7 @@ static nova_result take_caches(vk_machine *m, nova_error *error) {
         if (o->kind != OP_STORE) continue;
         uint64_t bytes = cache_bytes_of(&m->desc, o->layer);
         m->caches[o->layer] = cache_of(&m->desc, o->layer);
-        TRY(vk_take(m->dev, VK_USE_DEVICE, bytes, &m->caches[o->layer].bytes, error));
+        TRY(take_zeroed(m, bytes, &m->caches[o->layer].bytes, error));   /* what is saved of it must not be another program's */
     }
     return NOVA_OK;
 }
@@ -32371,7 +32438,7 @@ static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape
 
 static const vk_now *now_of(const vk_machine *m, uint32_t layer) {
     uint32_t rope = m->desc.model->layers[layer].rope;
-    return &m->turns[rope == ROPE_NOT ? ROPE_GLOBAL : rope];
+    return &m->turns[rope == ROPE_NOT ? (uint32_t)ROPE_GLOBAL : rope];
 }
 
 static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
@@ -32722,6 +32789,72 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
     return NOVA_OK;
 }
 
+/* ---- Cache pages ---- */
+
+static nova_result vk_machine_copy_page(vk_machine *m, uint32_t from, uint32_t to, nova_error *error) {
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    TRY(vk_fence_wait(m->dev, m->fence, &m->busy, error));
+    TRY(commands_begin(m->dev, &commands, error));
+    for (uint32_t il = 0; il < m->desc.model->n_layer; il++) {
+        const vk_cache *c = &m->caches[il];
+        if (!c->bytes.size) continue;
+        uint64_t bytes = vk_cache_page_bytes(c);
+        record_piece(m->dev, commands, &c->bytes, from * bytes, &c->bytes, to * bytes, bytes);
+    }
+    return commands_run(m->dev, commands, error);
+}
+
+/* Between a head's K (or V) as the device and as the CPU lays it out: they differ where halves are paired in words. K: [dimensions / 2] words
+ * of KV_PAGE tokens, a half of each of two dimensions; V: a token's halves, up to a whole word. */
+static void turn_k(uint8_t *device, uint8_t *cpu, uint32_t head_dim, bool f32, bool to_cpu) {
+    size_t each = f32 ? 4 : 2;
+    for (uint32_t d = 0; d < head_dim; d++)
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            uint8_t *x = device + (f32 ? ((size_t)d * KV_PAGE + t) * 4 : ((size_t)(d / 2) * KV_PAGE + t) * 4 + d % 2 * 2);
+            uint8_t *y = cpu + ((size_t)d * KV_PAGE + t) * each;
+            memcpy(to_cpu ? y : x, to_cpu ? x : y, each);
+        }
+}
+
+static void turn_v(uint8_t *device, uint8_t *cpu, uint32_t head_dim, bool f32, bool to_cpu) {
+    size_t row = (size_t)head_dim * (f32 ? 4 : 2), padded = (row + 3) & ~(size_t)3;
+    for (uint32_t t = 0; t < KV_PAGE; t++)
+        memcpy(to_cpu ? cpu + t * row : device + t * padded, to_cpu ? device + t * padded : cpu + t * row, row);
+}
+
+static void turn_page(const vk_machine *m, uint32_t layer, uint8_t *device, uint8_t *cpu, bool to_cpu) {
+    const vk_cache *c    = &m->caches[layer];
+    const kv_layer *l    = &m->desc.kv->layers[layer];
+    uint64_t        head = vk_cache_page_bytes(c) / c->n_head_kv, k = (uint64_t)KV_PAGE * 4 * k_row_words(c);
+    for (uint32_t h = 0; h < c->n_head_kv; h++) {
+        turn_k(device + h * head, cpu + h * l->k_bytes, c->head_dim_k, c->k_f32, to_cpu);
+        turn_v(device + h * head + k, cpu + l->n_head_kv * l->k_bytes + h * l->v_bytes, c->head_dim_v, c->v_f32, to_cpu);
+    }
+}
+
+static nova_result vk_machine_page_get(vk_machine *m, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error) {
+    uint64_t bytes = vk_cache_page_bytes(&m->caches[layer]);
+    uint8_t *temp  = (uint8_t *)mem_alloc(&m->h, (size_t)bytes);
+    if (!temp) return fail_memory(error, (size_t)bytes, "a page of the device's cache");
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
+    if (result == NOVA_OK) result = vk_read(m->dev, &m->caches[layer].bytes, page * bytes, temp, bytes, error);
+    memset(out, 0, m->desc.kv->layers[layer].page_bytes);
+    if (result == NOVA_OK) turn_page(m, layer, temp, out, true);
+    mem_free(&m->h, temp, (size_t)bytes);
+    return result;
+}
+
+static nova_result vk_machine_page_put(vk_machine *m, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error) {
+    uint64_t bytes = vk_cache_page_bytes(&m->caches[layer]);
+    uint8_t *temp  = (uint8_t *)mem_zalloc(&m->h, (size_t)bytes);
+    if (!temp) return fail_memory(error, (size_t)bytes, "a page of the device's cache");
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
+    turn_page(m, layer, temp, (uint8_t *)(uintptr_t)in, false);
+    if (result == NOVA_OK) result = vk_write(m->dev, &m->caches[layer].bytes, page * bytes, temp, bytes, error);
+    mem_free(&m->h, temp, (size_t)bytes);
+    return result;
+}
+
 /* ---- Telling of kernels ---- */
 
 /* Dispatches of each pipeline in a list, which is compiled. */
@@ -32931,6 +33064,11 @@ static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const floa
                             nova_error *error);
 static uint32_t    gpu_columns(const gpu_group *g);
 
+/* Cache pages of all layers that GPUs have: copied; of one layer taken out and put in, as cpu_page.h lays them out. */
+static nova_result gpu_copy_page(gpu_group *g, uint32_t from, uint32_t to, nova_error *error);
+static nova_result gpu_page_get(gpu_group *g, const program *p, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error);
+static nova_result gpu_page_put(gpu_group *g, const program *p, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error);
+
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error);
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 
@@ -32968,6 +33106,13 @@ static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const floa
     return (void)g, (void)first, (void)n, (void)logits, (void)ld, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu_group *g) { return (void)g, UINT32_MAX; }
+static nova_result gpu_copy_page(gpu_group *g, uint32_t from, uint32_t to, nova_error *error) { return (void)g, (void)from, (void)to, (void)error, NOVA_OK; }
+static nova_result gpu_page_get(gpu_group *g, const program *p, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error) {
+    return (void)g, (void)p, (void)layer, (void)page, (void)out, (void)error, NOVA_OK;
+}
+static nova_result gpu_page_put(gpu_group *g, const program *p, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error) {
+    return (void)g, (void)p, (void)layer, (void)page, (void)in, (void)error, NOVA_OK;
+}
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) { return (void)g, (void)out, (void)error, NOVA_OK; }
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error) {
     return (void)g, (void)fn, (void)user, (void)error, NOVA_OK;
@@ -33267,6 +33412,28 @@ static uint32_t gpu_columns(const gpu_group *g) {
     for (uint32_t k = 0; g && k < g->n; k++)
         if (g->machines[k]) least = (uint32_t)size_min(least, vk_machine_columns(g->machines[k]));
     return least;
+}
+
+static nova_result gpu_copy_page(gpu_group *g, uint32_t from, uint32_t to, nova_error *error) {
+    for (uint32_t k = 0; g && k < g->n; k++)
+        if (g->machines[k]) TRY(vk_machine_copy_page(g->machines[k], from, to, error));
+    return NOVA_OK;
+}
+
+/* Whose layer it is. */
+static vk_machine *machine_of(const gpu_group *g, const program *p, uint32_t layer) {
+    uint32_t at = layer_begin(p, layer);
+    for (uint32_t k = 0; k < g->n; k++)
+        if (g->machines[k] && at >= g->machines[k]->desc.op_first && at < g->machines[k]->desc.op_last) return g->machines[k];
+    return NULL;
+}
+
+static nova_result gpu_page_get(gpu_group *g, const program *p, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error) {
+    return vk_machine_page_get(machine_of(g, p, layer), layer, page, out, error);
+}
+
+static nova_result gpu_page_put(gpu_group *g, const program *p, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error) {
+    return vk_machine_page_put(machine_of(g, p, layer), layer, page, in, error);
 }
 
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) {
@@ -33929,7 +34096,8 @@ static nova_result cache_take(nova_engine *e, nova_error *error) {
     kv_pool *kv = &e->kv;
     e->cache       = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
     kv->free_pages = (uint32_t *)arena_alloc(&e->a, kv->n_pages * sizeof(uint32_t));
-    if (!e->cache || !kv->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
+    kv->n_users    = (uint32_t *)arena_zalloc(&e->a, kv->n_pages * sizeof(uint32_t));
+    if (!e->cache || !kv->free_pages || !kv->n_users) return fail_memory(error, e->cache_bytes, "the cache");
     uint8_t *at = line_aligned(e->cache);
     for (uint32_t il = 0; il < kv->n_layer; il++) {
         if (gpu_has_layer(e->gpu, &e->prog, il)) continue;
@@ -34132,14 +34300,13 @@ NOVA_API nova_result nova_engine_size(const nova_model *model, const nova_engine
     return result;
 }
 
-/* ==== src/session.c =========================================================================================== */
+/* ==== src/session.h =========================================================================================== */
 
-/* Sessions: feeding, choosing, scoring, batches. The public interface over an engine.
- *
- * A chosen token is not evaluated at once but by the call that needs what follows it: it is `pending` until then, so that
- * several sessions' tokens can go in one pass, and the last token of an answer costs nothing. */
+/* A session: one text, its place in the cache, its sampler. */
+#ifndef NOVA_SESSION_H
+#define NOVA_SESSION_H
 
-#define DEFAULT_SINKS  4
+
 #define NO_TOKEN       (-1)
 
 struct nova_session {
@@ -34163,6 +34330,22 @@ struct nova_session {
     atomic_int32      cancel;
     size_t            bytes;      /* of this block */
 };
+
+/* Room for n tokens in the cache, which a sliding session makes; the page that the next one goes to is the session's own then. */
+static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error);
+/* A session that is NULL because an open failed: that error stands. */
+static nova_result no_session(nova_error *error);
+
+#endif
+
+/* ==== src/session.c =========================================================================================== */
+
+/* Sessions: feeding, choosing, scoring, batches. The public interface over an engine.
+ *
+ * A chosen token is not evaluated at once but by the call that needs what follows it: it is `pending` until then, so that
+ * several sessions' tokens can go in one pass, and the last token of an answer costs nothing. */
+
+#define DEFAULT_SINKS  4
 
 /* ---- Opening ---- */
 
@@ -34228,6 +34411,31 @@ NOVA_API nova_session *nova_session_open(nova_engine *engine, const nova_session
     return s;
 }
 
+NOVA_API nova_session *nova_session_fork(const nova_session *session, nova_error *error) {
+    if (!session) {
+        no_session(error);
+        return NULL;
+    }
+    nova_session *s = nova_session_open(session->engine, &session->desc, error);
+    if (!s) return NULL;
+    size_t n_vocab = session->engine->model->n_vocab;
+    kv_share(&s->engine->kv, &s->seq, &session->seq);
+    memcpy(s->ids, session->ids, (size_t)kv_held(&s->seq) * sizeof *s->ids);
+    memcpy(s->logits, session->logits, n_vocab * sizeof *s->logits);
+    memcpy(s->choices, session->choices, sizeof s->choices);
+    memcpy(s->held_back, session->held_back, sizeof s->held_back);
+    s->hash        = session->hash;
+    s->pending     = session->pending;
+    s->has_logits  = session->has_logits;
+    s->sparse      = session->sparse;
+    s->n_choices   = session->n_choices;
+    s->only_choice = session->only_choice;
+    s->n_held_back = session->n_held_back;
+    s->sample.set    = session->sample.set;
+    s->sample.random = session->sample.random;
+    return s;
+}
+
 NOVA_API void nova_session_close(nova_session *session) {
     if (!session) return;
     nova_engine *e = session->engine;
@@ -34255,7 +34463,6 @@ NOVA_API nova_result nova_session_set_sampler(nova_session *session, const nova_
     return NOVA_OK;
 }
 
-/* A session that is NULL because an open failed: that error stands. */
 static nova_result no_session(nova_error *error) {
     if (error && error->code < 0) return error->code;
     return fail(error, NOVA_ERROR_ARGUMENT, "there is no session");
@@ -34399,11 +34606,22 @@ static nova_result check_ids(const nova_session *s, const int32_t *ids, size_t n
     return NOVA_OK;
 }
 
-/* Room for n tokens in the cache, which a sliding session makes. */
-static nova_result reserve(nova_session *s, uint32_t n, nova_error *error) {
+/* Copies a page on both sides. */
+static nova_result copy_page(nova_engine *e, uint32_t from, uint32_t to, nova_error *error) {
+    for (uint32_t il = 0; il < e->kv.n_layer; il++) {
+        const kv_layer *l = &e->kv.layers[il];
+        if (l->pages) memcpy(l->pages + to * l->page_bytes, l->pages + from * l->page_bytes, l->page_bytes);
+    }
+    return gpu_copy_page(e->gpu, from, to, error);
+}
+
+static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error) {
+    uint32_t from, to;
+    bool     full;
     TRY(check_room(s, kv_held(&s->seq), n, error));
     slide(s, n);
-    if (kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
+    if (kv_part(&s->engine->kv, &s->seq, &from, &to, &full)) TRY(copy_page(s->engine, from, to, error));
+    if (!full && kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
     return fail(error, NOVA_ERROR_CONTEXT_FULL, "no cache page is left for %u tokens", n);
 }
 
@@ -34443,7 +34661,7 @@ static nova_result feed_all(nova_session *s, const feed *f, nova_error *error) {
         if (at == end) {
             size_t pending = s->pending != NO_TOKEN;   /* of the first pass, alone where there is room for one */
             end = at + size_min(f->n - at, most_at_once(s) - pending);
-            TRY(reserve(s, (uint32_t)(end - at + pending), error));
+            TRY(session_reserve(s, (uint32_t)(end - at + pending), error));
         }
         nova_result result = feed_pass(s, f, at, end - at, &taken, error);
         if (result == NOVA_CANCELLED) take_cancel(s);
@@ -34607,7 +34825,7 @@ static nova_result prepare_next(nova_session *s, nova_error *error) {
     if (take_cancel(s)) return fail(error, NOVA_CANCELLED, "cancelled");
     if (s->pending == NO_TOKEN)
         return s->has_logits ? NOVA_OK : fail(error, NOVA_ERROR_ARGUMENT, "nothing was fed yet that a token could follow");
-    return reserve(s, 1, error);
+    return session_reserve(s, 1, error);
 }
 
 /* Logits of a pass, which cannot be cancelled any more. Where they fail, the pass's tokens stay pending: no session is left
@@ -34720,6 +34938,213 @@ NOVA_API void nova_session_get_info(const nova_session *session, nova_session_in
     info->n_tokens  = (uint64_t)session->seq.n_tokens + (session->pending != NO_TOKEN);
     info->n_dropped = (uint64_t)session->seq.n_dropped;
     info->n_ctx     = session->engine->plan.n_ctx;
+}
+
+/* ==== src/state.c ============================================================================================= */
+
+/* Sessions as bytes. A head, then the held ids, the logits where there are any, and the pages in the order of the table: of each layer by layer, as
+ * cpu_page.h lays them out, whatever device they come from. Little-endian; bytes come from anywhere and are checked before anything changes. */
+
+#define STATE_MAGIC   0x3153564eu   /* "NVS1" */
+#define STATE_VERSION 1u
+
+typedef struct state_head {
+    uint32_t magic, version;
+    uint64_t n_bytes, hash;          /* of all; over all behind this field */
+    uint64_t model;                  /* model_hash */
+    uint32_t type_k, type_v;
+    int64_t  n_tokens, n_dropped;
+    uint64_t ids_hash, random;
+    uint32_t n_sinks, has_logits;
+    int32_t  pending;
+    uint32_t n_held_back;
+    char     held_back[4];
+    uint32_t repeat_last;            /* the sampler's settings */
+    uint32_t top_k;
+    float    temperature, top_p, min_p, repeat_penalty;
+    uint64_t seed;
+} state_head;
+
+#define STATE_HASHED offsetof(state_head, model)
+
+/* Of what a model file is: its head, its sizes and a few of its weights. */
+static uint64_t model_hash(const nova_model *m) {
+    uint64_t hash = hash_bytes(m->g.data, (size_t)m->g.data_offset, STATE_MAGIC);
+    for (uint32_t i = 0; i < m->g.n_tensors; i++) {
+        const gguf_tensor *t = &m->g.tensors[i];
+        size_t             n = size_min(64, (size_t)t->n_bytes);
+        hash = hash_bytes(t->data, n, hash);
+        hash = hash_bytes(t->data + (t->n_bytes - n) / 2, n, hash);
+    }
+    return hash;
+}
+
+static size_t bytes_of_page(const nova_engine *e) {
+    size_t sum = 0;
+    for (uint32_t il = 0; il < e->kv.n_layer; il++) sum += e->kv.layers[il].page_bytes;
+    return sum;
+}
+
+/* ---- Saving ---- */
+
+static state_head head_of(const nova_session *s) {
+    const nova_engine  *e   = s->engine;
+    const nova_sampler *set = &s->sample.set;
+    state_head          h;
+    memset(&h, 0, sizeof h);
+    h.magic = STATE_MAGIC, h.version = STATE_VERSION;
+    h.model    = model_hash(e->model);
+    h.type_k   = e->plan.type_k, h.type_v = e->plan.type_v;
+    h.n_tokens = s->seq.n_tokens, h.n_dropped = s->seq.n_dropped;
+    h.ids_hash = s->hash, h.random = s->sample.random;
+    h.n_sinks  = s->seq.n_sinks;
+    h.has_logits  = s->has_logits && !s->sparse && s->only_choice == NO_TOKEN;
+    h.pending     = s->pending;
+    h.n_held_back = (uint32_t)s->n_held_back;
+    memcpy(h.held_back, s->held_back, s->n_held_back);
+    h.temperature = set->temperature, h.top_p = set->top_p, h.min_p = set->min_p, h.repeat_penalty = set->repeat_penalty;
+    h.top_k = set->top_k, h.repeat_last = set->repeat_last, h.seed = set->seed;
+    h.n_bytes = sizeof h + (uint64_t)kv_held(&s->seq) * sizeof(int32_t) + (h.has_logits ? e->model->n_vocab * sizeof(float) : 0) +
+                (uint64_t)kv_used_pages(&s->seq) * bytes_of_page(e);
+    return h;
+}
+
+static nova_result save_pages(nova_session *s, uint8_t *to, nova_error *error) {
+    nova_engine *e = s->engine;
+    uint32_t     n = kv_used_pages(&s->seq);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t il = 0; il < e->kv.n_layer; to += e->kv.layers[il++].page_bytes) {
+            const kv_layer *l = &e->kv.layers[il];
+            if (l->pages) memcpy(to, l->pages + s->seq.table[i] * l->page_bytes, l->page_bytes);
+            else TRY(gpu_page_get(e->gpu, &e->prog, il, s->seq.table[i], to, error));
+        }
+    return NOVA_OK;
+}
+
+NOVA_API nova_result nova_session_save(nova_session *session, void *data, size_t capacity, size_t *n, nova_error *error) {
+    nova_session *s = session;
+    if (!s) return no_session(error);
+    if (!n || (capacity && !data)) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_save: an argument is NULL");
+    error_clear(error);
+    state_head h  = head_of(s);
+    uint8_t   *at = (uint8_t *)data + sizeof h;
+    *n = (size_t)h.n_bytes;
+    if (h.n_bytes > capacity)
+        return fail(error, NOVA_ERROR_TOO_SMALL, "the session takes %llu bytes, not %zu", (unsigned long long)h.n_bytes, capacity);
+    size_t ids = (size_t)kv_held(&s->seq) * sizeof *s->ids, logits = h.has_logits ? s->engine->model->n_vocab * sizeof(float) : 0;
+    memcpy(at, s->ids, ids);
+    at += ids;
+    memcpy(at, s->logits, logits);
+    TRY(save_pages(s, at + logits, error));
+    memcpy(data, &h, sizeof h);
+    h.hash = hash_bytes((uint8_t *)data + STATE_HASHED, (size_t)h.n_bytes - STATE_HASHED, STATE_MAGIC);
+    memcpy(data, &h, sizeof h);
+    return NOVA_OK;
+}
+
+/* ---- Loading ---- */
+
+static nova_result damaged(nova_error *error, const char *what) { return fail(error, NOVA_ERROR_FORMAT, "a saved session: %s", what); }
+
+/* The sequence as saved, without pages; false where no session could have come to it. */
+static bool sequence_of_head(const state_head *h, uint32_t n_ctx, kv_seq *out) {
+    memset(out, 0, sizeof *out);
+    out->n_tokens = h->n_tokens, out->n_dropped = h->n_dropped, out->n_sinks = h->n_sinks;
+    if (h->n_tokens < 0 || h->n_dropped < 0 || h->n_dropped > h->n_tokens || h->n_tokens > INT64_MAX / 4) return false;
+    if (h->n_dropped == 0) return true;
+    if (h->n_sinks > n_ctx || h->n_tokens - h->n_dropped < (int64_t)h->n_sinks) return false;
+    out->n_sink_pages = (h->n_sinks + KV_PAGE - 1) / KV_PAGE;
+    int64_t first = kv_window_start(out) / KV_PAGE;
+    if (first > (int64_t)UINT32_MAX) return false;
+    out->window_page = first > (int64_t)out->n_sink_pages ? (uint32_t)first : out->n_sink_pages;
+    return (out->n_tokens + KV_PAGE - 1) / KV_PAGE >= (int64_t)out->window_page;
+}
+
+static nova_result check_head(const nova_session *s, const state_head *h, const uint8_t *data, size_t n, kv_seq *seq, nova_error *error) {
+    const nova_engine *e = s->engine;
+    if (h->magic != STATE_MAGIC) return damaged(error, "these bytes are none");
+    if (h->version != STATE_VERSION) return damaged(error, "it is of another version");
+    if (h->n_bytes != n) return damaged(error, "it is cut, or has bytes behind it");
+    if (h->hash != hash_bytes(data + STATE_HASHED, n - STATE_HASHED, STATE_MAGIC)) return damaged(error, "its checksum is wrong");
+    if (h->model != model_hash(e->model)) return damaged(error, "it is of another model");
+    if (h->type_k != e->plan.type_k || h->type_v != e->plan.type_v) return damaged(error, "its cache has other types");
+    if (!sequence_of_head(h, e->plan.n_ctx, seq) || h->n_held_back > sizeof h->held_back || h->has_logits > 1 || h->pending < NO_TOKEN ||
+        (h->pending != NO_TOKEN && (uint32_t)h->pending >= e->model->n_vocab))
+        return damaged(error, "its numbers contradict each other");
+    if (kv_held(seq) > (int64_t)e->plan.n_ctx || kv_used_pages(seq) > s->seq.capacity)
+        return fail(error, NOVA_ERROR_CONTEXT_FULL, "the saved session holds %lld tokens, the context %u", (long long)kv_held(seq), e->plan.n_ctx);
+    uint64_t size = sizeof *h + (uint64_t)kv_held(seq) * sizeof(int32_t) + (h->has_logits ? e->model->n_vocab * sizeof(float) : 0) +
+                    (uint64_t)kv_used_pages(seq) * bytes_of_page(e);
+    return size == n ? NOVA_OK : damaged(error, "its parts do not come to its size");
+}
+
+static nova_result check_saved_ids(const nova_session *s, const uint8_t *at, int64_t n, nova_error *error) {
+    for (int64_t i = 0; i < n; i++)
+        if (load_u32(at + 4 * i) >= s->engine->model->n_vocab) return damaged(error, "a token is out of range");
+    return NOVA_OK;
+}
+
+static nova_result load_pages(nova_session *s, const uint8_t *from, nova_error *error) {
+    nova_engine *e = s->engine;
+    for (uint32_t i = 0; i < s->seq.n_pages; i++)
+        for (uint32_t il = 0; il < e->kv.n_layer; from += e->kv.layers[il++].page_bytes) {
+            const kv_layer *l = &e->kv.layers[il];
+            if (l->pages) memcpy(l->pages + s->seq.table[i] * l->page_bytes, from, l->page_bytes);
+            else TRY(gpu_page_put(e->gpu, &e->prog, il, s->seq.table[i], from, error));
+        }
+    return NOVA_OK;
+}
+
+static void take_head(nova_session *s, const state_head *h) {
+    nova_sampler *set = &s->sample.set;
+    s->hash    = h->ids_hash;
+    s->pending = h->pending;
+    s->n_held_back = h->n_held_back;
+    memcpy(s->held_back, h->held_back, sizeof s->held_back);
+    set->temperature = h->temperature, set->top_p = h->top_p, set->min_p = h->min_p, set->repeat_penalty = h->repeat_penalty;
+    set->top_k = h->top_k, set->repeat_last = h->repeat_last, set->seed = h->seed;
+    s->sample.random = h->random;
+}
+
+NOVA_API nova_result nova_session_load(nova_session *session, const void *data, size_t n, nova_error *error) {
+    nova_session  *s = session;
+    const uint8_t *at = (const uint8_t *)data;
+    state_head     h;
+    kv_seq         seq;
+    if (!s) return no_session(error);
+    if (!data) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_load: an argument is NULL");
+    error_clear(error);
+    if (n < sizeof h) return damaged(error, "it is cut");
+    memcpy(&h, at, sizeof h);
+    TRY(check_head(s, &h, at, n, &seq, error));
+    at += sizeof h;
+    TRY(check_saved_ids(s, at, kv_held(&seq), error));
+    sampler trial = s->sample;
+    nova_sampler set = {h.temperature, h.top_k, h.top_p, h.min_p, h.repeat_penalty, h.repeat_last, h.seed};
+    TRY(sampler_set(&trial, &set, error));
+    uint32_t pages = kv_used_pages(&seq);
+    if (pages > s->engine->kv.n_free + s->seq.n_pages)   /* its own come back; shared ones may not */
+        return fail(error, NOVA_ERROR_CONTEXT_FULL, "%u cache pages are needed, %u are free", pages, s->engine->kv.n_free);
+    nova_session_reset(s);
+    seq.table    = s->seq.table;
+    seq.capacity = s->seq.capacity;
+    if (seq.n_dropped == 0) seq.n_sinks = s->n_sinks;
+    else s->n_sinks = seq.n_sinks;
+    s->seq = seq;
+    if (!kv_take(&s->engine->kv, &s->seq, pages)) return fail(error, NOVA_ERROR_CONTEXT_FULL, "%u cache pages are needed", pages);
+    memcpy(s->ids, at, (size_t)kv_held(&seq) * sizeof *s->ids);
+    at += (size_t)kv_held(&seq) * sizeof *s->ids;
+    size_t logits = h.has_logits ? s->engine->model->n_vocab * sizeof(float) : 0;
+    nova_result result = load_pages(s, at + logits, error);
+    if (result != NOVA_OK) {
+        nova_session_reset(s);
+        return result;
+    }
+    take_head(s, &h);
+    if (logits) memcpy(s->logits, at, logits);
+    s->has_logits = logits != 0;
+    s->sparse     = false;
+    return NOVA_OK;
 }
 
 #ifndef NOVA_TEST_STAYS   /* a test that wants its own code compiled by the same rules */

@@ -386,6 +386,19 @@ typedef struct nova_session_desc {
 NOVA_API nova_session *nova_session_open(nova_engine *engine, const nova_session_desc *desc, nova_error *error);
 NOVA_API void          nova_session_close(nova_session *session);
 
+/* A session of the same engine that goes on from where this one is, with its sampler and settings, in the same cache pages until one of them
+ * writes: so sessions that begin alike hold the beginning once. Errors: as nova_session_open. The engine's thread. */
+NOVA_API nova_session *nova_session_fork(const nova_session *session, nova_error *error);
+
+/* Everything that a session is, as bytes: tokens, cache, sampler, logits, so that it goes on exactly as it would have. They are for the
+ * same model file and cache types, whatever the device, context or batch. *n is their number, or what is needed with TOO_SMALL.
+ * Errors: TOO_SMALL, DEVICE, MEMORY. The engine's thread. */
+NOVA_API nova_result nova_session_save(nova_session *session, void *data, size_t capacity, size_t *n, nova_error *error);
+/* Makes the session what was saved. All of it is checked first, by a checksum too: where it fails, the session is as before (but on
+ * DEVICE, which leaves it empty). The settings of the session's descriptor stay; the sampler's do not. Errors: FORMAT (damaged, of another version,
+ * of another model or cache), CONTEXT_FULL (more tokens than this context or pool holds), MEMORY, DEVICE. */
+NOVA_API nova_result nova_session_load(nova_session *session, const void *data, size_t n, nova_error *error);
+
 /* Appends tokens and evaluates them, so that the next one can be chosen.
  * Errors: ARGUMENT (an id out of range, no ids), CONTEXT_FULL (with both numbers; nothing was appended), CANCELLED (what was
  * evaluated so far stays; nova_session_get_info tells), NUMBER. */

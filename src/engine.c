@@ -110,7 +110,8 @@ static nova_result cache_take(nova_engine *e, nova_error *error) {
     kv_pool *kv = &e->kv;
     e->cache       = (uint8_t *)mem_alloc(&e->h, e->cache_bytes);
     kv->free_pages = (uint32_t *)arena_alloc(&e->a, kv->n_pages * sizeof(uint32_t));
-    if (!e->cache || !kv->free_pages) return fail_memory(error, e->cache_bytes, "the cache");
+    kv->n_users    = (uint32_t *)arena_zalloc(&e->a, kv->n_pages * sizeof(uint32_t));
+    if (!e->cache || !kv->free_pages || !kv->n_users) return fail_memory(error, e->cache_bytes, "the cache");
     uint8_t *at = line_aligned(e->cache);
     for (uint32_t il = 0; il < kv->n_layer; il++) {
         if (gpu_has_layer(e->gpu, &e->prog, il)) continue;

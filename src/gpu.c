@@ -23,6 +23,13 @@ static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const floa
     return (void)g, (void)first, (void)n, (void)logits, (void)ld, (void)cancelled, (void)user, fail(error, NOVA_ERROR_DEVICE, "no GPU");
 }
 static uint32_t gpu_columns(const gpu_group *g) { return (void)g, UINT32_MAX; }
+static nova_result gpu_copy_page(gpu_group *g, uint32_t from, uint32_t to, nova_error *error) { return (void)g, (void)from, (void)to, (void)error, NOVA_OK; }
+static nova_result gpu_page_get(gpu_group *g, const program *p, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error) {
+    return (void)g, (void)p, (void)layer, (void)page, (void)out, (void)error, NOVA_OK;
+}
+static nova_result gpu_page_put(gpu_group *g, const program *p, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error) {
+    return (void)g, (void)p, (void)layer, (void)page, (void)in, (void)error, NOVA_OK;
+}
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) { return (void)g, (void)out, (void)error, NOVA_OK; }
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error) {
     return (void)g, (void)fn, (void)user, (void)error, NOVA_OK;
@@ -322,6 +329,28 @@ static uint32_t gpu_columns(const gpu_group *g) {
     for (uint32_t k = 0; g && k < g->n; k++)
         if (g->machines[k]) least = (uint32_t)size_min(least, vk_machine_columns(g->machines[k]));
     return least;
+}
+
+static nova_result gpu_copy_page(gpu_group *g, uint32_t from, uint32_t to, nova_error *error) {
+    for (uint32_t k = 0; g && k < g->n; k++)
+        if (g->machines[k]) TRY(vk_machine_copy_page(g->machines[k], from, to, error));
+    return NOVA_OK;
+}
+
+/* Whose layer it is. */
+static vk_machine *machine_of(const gpu_group *g, const program *p, uint32_t layer) {
+    uint32_t at = layer_begin(p, layer);
+    for (uint32_t k = 0; k < g->n; k++)
+        if (g->machines[k] && at >= g->machines[k]->desc.op_first && at < g->machines[k]->desc.op_last) return g->machines[k];
+    return NULL;
+}
+
+static nova_result gpu_page_get(gpu_group *g, const program *p, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error) {
+    return vk_machine_page_get(machine_of(g, p, layer), layer, page, out, error);
+}
+
+static nova_result gpu_page_put(gpu_group *g, const program *p, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error) {
+    return vk_machine_page_put(machine_of(g, p, layer), layer, page, in, error);
 }
 
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error) {

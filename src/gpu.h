@@ -57,6 +57,11 @@ static nova_result gpu_head(gpu_group *g, uint32_t first, uint32_t n, const floa
                             nova_error *error);
 static uint32_t    gpu_columns(const gpu_group *g);
 
+/* Cache pages of all layers that GPUs have: copied; of one layer taken out and put in, as cpu_page.h lays them out. */
+static nova_result gpu_copy_page(gpu_group *g, uint32_t from, uint32_t to, nova_error *error);
+static nova_result gpu_page_get(gpu_group *g, const program *p, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error);
+static nova_result gpu_page_put(gpu_group *g, const program *p, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error);
+
 static nova_result gpu_cache_get(gpu_group *g, text_buffer *out, nova_error *error);
 static nova_result gpu_kernels(gpu_group *g, nova_kernel_fn fn, void *user, nova_error *error);
 

@@ -26,7 +26,7 @@ model text
 program kv
 cpu
 vk_api vk_device vk_spirv vk_kernel vk_weight vk_matvec vk_matmul vk_small vk_attend vk_choose vk_machine gpu
-sample engine session
+sample engine session state
 """.split()
 
 HEAD = """/* nova: an embedded runtime for GGUF language models. The interface and the manual are in nova.h.

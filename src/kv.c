@@ -27,16 +27,66 @@ static int64_t covered_pages(const kv_seq *s) {
     return s->n_dropped ? (int64_t)s->window_page + (s->n_pages - s->n_sink_pages) : (int64_t)s->n_pages;
 }
 
+static uint32_t take_page(kv_pool *p) {
+    uint32_t page = p->free_pages[--p->n_free];
+    p->n_users[page] = 1;
+    kv_clear_page(p, page);
+    return page;
+}
+
 static bool kv_reserve(kv_pool *p, kv_seq *s, uint32_t n) {
     int64_t want = (s->n_tokens + n + KV_PAGE - 1) / KV_PAGE - covered_pages(s);
     if (want <= 0) return true;
     if (want > (int64_t)p->n_free || want > (int64_t)(s->capacity - s->n_pages)) return false;
-    while (want-- > 0) s->table[s->n_pages++] = p->free_pages[--p->n_free];
+    while (want-- > 0) s->table[s->n_pages++] = take_page(p);
     return true;
 }
 
+static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from) {
+    uint32_t *table = to->table, capacity = to->capacity;
+    *to = *from;
+    to->table    = table;
+    to->capacity = capacity;
+    to->n_pages  = kv_used_pages(from);
+    memcpy(to->table, from->table, to->n_pages * sizeof *to->table);
+    for (uint32_t i = 0; i < to->n_pages; i++) p->n_users[to->table[i]]++;
+}
+
+static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full) {
+    *full = false;
+    if (s->n_tokens % KV_PAGE == 0) return false;   /* a page of its own comes next */
+    uint32_t *place = &s->table[kv_used_pages(s) - 1];
+    if (p->n_users[*place] == 1) return false;
+    if (p->n_free == 0) return !(*full = true);
+    *from_page = *place;
+    p->n_users[*place]--;
+    *place = *to_page = take_page(p);
+    return true;
+}
+
+static uint32_t kv_used_pages(const kv_seq *s) {
+    int64_t pages = (s->n_tokens + KV_PAGE - 1) / KV_PAGE;
+    return (uint32_t)(s->n_dropped ? s->n_sink_pages + (pages - (int64_t)s->window_page) : pages);
+}
+
+static bool kv_take(kv_pool *p, kv_seq *s, uint32_t n) {
+    s->n_pages = 0;
+    if (n > p->n_free || n > s->capacity) {
+        kv_truncate(p, s, 0);
+        return false;
+    }
+    while (s->n_pages < n) s->table[s->n_pages++] = take_page(p);
+    return true;
+}
+
+static void kv_clear_page(const kv_pool *p, uint32_t page) {
+    for (uint32_t il = 0; il < p->n_layer; il++)
+        if (p->layers[il].pages) memset(p->layers[il].pages + page * p->layers[il].page_bytes, 0, p->layers[il].page_bytes);
+}
+
 static void give_back(kv_pool *p, kv_seq *s, uint32_t first, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) p->free_pages[p->n_free++] = s->table[first + i];
+    for (uint32_t i = 0; i < n; i++)
+        if (--p->n_users[s->table[first + i]] == 0) p->free_pages[p->n_free++] = s->table[first + i];
     memmove(s->table + first, s->table + first + n, (s->n_pages - first - n) * sizeof *s->table);
     s->n_pages -= n;
 }

@@ -22,6 +22,7 @@ typedef struct kv_pool {
     kv_layer *layers;
     uint32_t *free_pages;            /* a stack of page numbers */
     uint32_t  n_free;
+    uint32_t *n_users;               /* of each page: the sequences that have it in their tables */
 } kv_pool;
 
 /* One text's place in the pool. */
@@ -52,6 +53,18 @@ static int64_t kv_window_start(const kv_seq *s);
 
 /* Makes room in the table for n further tokens. False when the pool has no more pages; then nothing changed. */
 static bool kv_reserve(kv_pool *p, kv_seq *s, uint32_t n);
+/* Makes `to`, which holds nothing, hold what `from` holds, in the same pages. */
+static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from);
+/* The page that the next token goes to is to be written: where another sequence has it too, this one gets one of its own, and the caller
+ * copies *from_page to *to_page. False: nothing is to be copied; *full where no page was left. */
+static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full);
+/* Pages that hold tokens, in the table's order; further ones may be reserved behind them. */
+static uint32_t kv_used_pages(const kv_seq *s);
+/* Takes n pages for a sequence that has none. False, and it holds nothing, where there are not so many. */
+static bool kv_take(kv_pool *p, kv_seq *s, uint32_t n);
+/* Clears a page's slots on the CPU, so that what is saved of it has no bytes from before. */
+static void kv_clear_page(const kv_pool *p, uint32_t page);
+
 /* Drops the n oldest tokens behind the sinks; n is less than the window. */
 static void kv_drop(kv_pool *p, kv_seq *s, uint32_t n);
 /* Forgets all tokens from position n_tokens on; only for a sequence that dropped none, or for n_tokens 0. */

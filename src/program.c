@@ -110,22 +110,21 @@ static void emit_head_norm(program *p, const nova_model *m, uint32_t il, const m
     emit_norm(p, m, il, t, b, b, across ? width : m->head_dim_k, width);
 }
 
-/* What a block gives joins the residual stream: at once, or behind a norm and a factor. */
+/* What a block gives joins the residual stream: at once, or behind a norm (`post`, NULL: none) and a factor. */
 static void emit_output(program *p, const nova_model *m, uint32_t il, buffer_id src, const model_tensor *t, const model_tensor *post) {
-    if (!post->vec && m->residual_scale == 1.0f) {
+    bool normed = post && post->vec;
+    if (!normed && m->residual_scale == 1.0f) {
         emit_matmul(p, il, src, BUF_X, t, EPILOGUE_ADD);
         return;
     }
     emit_matmul(p, il, src, BUF_Y, t, EPILOGUE_NONE);
-    if (post->vec) emit_norm(p, m, il, post, BUF_Y, BUF_Y, m->n_embd, m->n_embd);
+    if (normed) emit_norm(p, m, il, post, BUF_Y, BUF_Y, m->n_embd, m->n_embd);
     emit_op(p, OP_ADD, il, BUF_Y, BUF_X)->scale = m->residual_scale;
 }
 
-static const model_tensor no_tensor;
-
-/* The norm behind a block; where its name stands for the one in front of the FFN, there is none. */
+/* The norm behind attention; where its name stands for the one in front of the FFN, there is none (NULL). */
 static const model_tensor *post_norm(const nova_model *m, const model_tensor *t) {
-    return m->kind->flags & ARCH_POST_IS_FFN ? &no_tensor : t;
+    return m->kind->flags & ARCH_POST_IS_FFN ? NULL : t;
 }
 
 static const model_tensor *ffn_norm(const nova_model *m, const model_layer *l) {

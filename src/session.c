@@ -2,33 +2,9 @@
  *
  * A chosen token is not evaluated at once but by the call that needs what follows it: it is `pending` until then, so that
  * several sessions' tokens can go in one pass, and the last token of an answer costs nothing. */
-#include "engine.h"
-#include "sample.h"
+#include "session.h"
 
 #define DEFAULT_SINKS  4
-#define NO_TOKEN       (-1)
-
-struct nova_session {
-    nova_engine      *engine;
-    nova_session_desc desc;
-    uint32_t          n_sinks;
-    kv_seq            seq;
-    int32_t          *ids;        /* the held tokens, evaluated ones: [n_ctx] */
-    uint64_t          hash;       /* over all tokens evaluated since the start */
-    int32_t           pending;    /* chosen, not evaluated, or NO_TOKEN */
-    bool              has_logits; /* `logits` are those behind the last evaluated token */
-    float            *logits;     /* [n_vocab] */
-    bool              sparse;     /* all of `logits` but the last choices is -infinity */
-    uint32_t          n_choices, choices[GPU_MOST_CHOICES];   /* the ids that are not */
-    int32_t           only_choice;   /* the likeliest, where nothing else is known; else NO_TOKEN */
-    sampler           sample;
-    char             *text;       /* of the last token, terminated */
-    size_t            text_size;
-    char              held_back[4];   /* the start of a character whose rest is to come */
-    size_t            n_held_back;
-    atomic_int32      cancel;
-    size_t            bytes;      /* of this block */
-};
 
 /* ---- Opening ---- */
 
@@ -94,6 +70,31 @@ NOVA_API nova_session *nova_session_open(nova_engine *engine, const nova_session
     return s;
 }
 
+NOVA_API nova_session *nova_session_fork(const nova_session *session, nova_error *error) {
+    if (!session) {
+        no_session(error);
+        return NULL;
+    }
+    nova_session *s = nova_session_open(session->engine, &session->desc, error);
+    if (!s) return NULL;
+    size_t n_vocab = session->engine->model->n_vocab;
+    kv_share(&s->engine->kv, &s->seq, &session->seq);
+    memcpy(s->ids, session->ids, (size_t)kv_held(&s->seq) * sizeof *s->ids);
+    memcpy(s->logits, session->logits, n_vocab * sizeof *s->logits);
+    memcpy(s->choices, session->choices, sizeof s->choices);
+    memcpy(s->held_back, session->held_back, sizeof s->held_back);
+    s->hash        = session->hash;
+    s->pending     = session->pending;
+    s->has_logits  = session->has_logits;
+    s->sparse      = session->sparse;
+    s->n_choices   = session->n_choices;
+    s->only_choice = session->only_choice;
+    s->n_held_back = session->n_held_back;
+    s->sample.set    = session->sample.set;
+    s->sample.random = session->sample.random;
+    return s;
+}
+
 NOVA_API void nova_session_close(nova_session *session) {
     if (!session) return;
     nova_engine *e = session->engine;
@@ -121,7 +122,6 @@ NOVA_API nova_result nova_session_set_sampler(nova_session *session, const nova_
     return NOVA_OK;
 }
 
-/* A session that is NULL because an open failed: that error stands. */
 static nova_result no_session(nova_error *error) {
     if (error && error->code < 0) return error->code;
     return fail(error, NOVA_ERROR_ARGUMENT, "there is no session");
@@ -265,11 +265,22 @@ static nova_result check_ids(const nova_session *s, const int32_t *ids, size_t n
     return NOVA_OK;
 }
 
-/* Room for n tokens in the cache, which a sliding session makes. */
-static nova_result reserve(nova_session *s, uint32_t n, nova_error *error) {
+/* Copies a page on both sides. */
+static nova_result copy_page(nova_engine *e, uint32_t from, uint32_t to, nova_error *error) {
+    for (uint32_t il = 0; il < e->kv.n_layer; il++) {
+        const kv_layer *l = &e->kv.layers[il];
+        if (l->pages) memcpy(l->pages + to * l->page_bytes, l->pages + from * l->page_bytes, l->page_bytes);
+    }
+    return gpu_copy_page(e->gpu, from, to, error);
+}
+
+static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error) {
+    uint32_t from, to;
+    bool     full;
     TRY(check_room(s, kv_held(&s->seq), n, error));
     slide(s, n);
-    if (kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
+    if (kv_part(&s->engine->kv, &s->seq, &from, &to, &full)) TRY(copy_page(s->engine, from, to, error));
+    if (!full && kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
     return fail(error, NOVA_ERROR_CONTEXT_FULL, "no cache page is left for %u tokens", n);
 }
 
@@ -309,7 +320,7 @@ static nova_result feed_all(nova_session *s, const feed *f, nova_error *error) {
         if (at == end) {
             size_t pending = s->pending != NO_TOKEN;   /* of the first pass, alone where there is room for one */
             end = at + size_min(f->n - at, most_at_once(s) - pending);
-            TRY(reserve(s, (uint32_t)(end - at + pending), error));
+            TRY(session_reserve(s, (uint32_t)(end - at + pending), error));
         }
         nova_result result = feed_pass(s, f, at, end - at, &taken, error);
         if (result == NOVA_CANCELLED) take_cancel(s);
@@ -473,7 +484,7 @@ static nova_result prepare_next(nova_session *s, nova_error *error) {
     if (take_cancel(s)) return fail(error, NOVA_CANCELLED, "cancelled");
     if (s->pending == NO_TOKEN)
         return s->has_logits ? NOVA_OK : fail(error, NOVA_ERROR_ARGUMENT, "nothing was fed yet that a token could follow");
-    return reserve(s, 1, error);
+    return session_reserve(s, 1, error);
 }
 
 /* Logits of a pass, which cannot be cancelled any more. Where they fail, the pass's tokens stay pending: no session is left

@@ -169,7 +169,7 @@ static nova_result vk_import(vk_device *d, const void *data, uint64_t size, vk_s
 /* Bytes into a slice: at once where it is mapped, else through staging, where the last copies may still run on return; what is
  * submitted later comes behind them. vk_read the other way, which waits. */
 static nova_result vk_write(vk_device *d, const vk_slice *to, uint64_t offset, const void *data, uint64_t size, nova_error *error);
-NOVA_UNUSED static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
+static nova_result vk_read(vk_device *d, const vk_slice *from, uint64_t offset, void *data, uint64_t size, nova_error *error);
 static nova_result vk_fill(vk_device *d, const vk_slice *to, uint32_t word, nova_error *error);
 
 /* The compiled pipelines as bytes, with a head that tells the driver; appended to `out`. Errors: DEVICE, MEMORY. */

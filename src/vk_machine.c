@@ -268,7 +268,7 @@ static nova_result take_caches(vk_machine *m, nova_error *error) {
         if (o->kind != OP_STORE) continue;
         uint64_t bytes = cache_bytes_of(&m->desc, o->layer);
         m->caches[o->layer] = cache_of(&m->desc, o->layer);
-        TRY(vk_take(m->dev, VK_USE_DEVICE, bytes, &m->caches[o->layer].bytes, error));
+        TRY(take_zeroed(m, bytes, &m->caches[o->layer].bytes, error));   /* what is saved of it must not be another program's */
     }
     return NOVA_OK;
 }
@@ -503,7 +503,7 @@ static void list_matmul(vk_machine *m, vk_list *l, const op *o, const pass_shape
 
 static const vk_now *now_of(const vk_machine *m, uint32_t layer) {
     uint32_t rope = m->desc.model->layers[layer].rope;
-    return &m->turns[rope == ROPE_NOT ? ROPE_GLOBAL : rope];
+    return &m->turns[rope == ROPE_NOT ? (uint32_t)ROPE_GLOBAL : rope];
 }
 
 static void list_store(vk_machine *m, vk_list *l, const op *o, const pass_shape *s) {
@@ -852,6 +852,72 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
     (void)error;
     for (uint32_t c = 0; c < n_col; c++) memcpy(x + c * ld_x, from + (size_t)c * m->ld[BUF_X] * sizeof(float), width);
     return NOVA_OK;
+}
+
+/* ---- Cache pages ---- */
+
+static nova_result vk_machine_copy_page(vk_machine *m, uint32_t from, uint32_t to, nova_error *error) {
+    VkCommandBuffer commands = VK_NULL_HANDLE;
+    TRY(vk_fence_wait(m->dev, m->fence, &m->busy, error));
+    TRY(commands_begin(m->dev, &commands, error));
+    for (uint32_t il = 0; il < m->desc.model->n_layer; il++) {
+        const vk_cache *c = &m->caches[il];
+        if (!c->bytes.size) continue;
+        uint64_t bytes = vk_cache_page_bytes(c);
+        record_piece(m->dev, commands, &c->bytes, from * bytes, &c->bytes, to * bytes, bytes);
+    }
+    return commands_run(m->dev, commands, error);
+}
+
+/* Between a head's K (or V) as the device and as the CPU lays it out: they differ where halves are paired in words. K: [dimensions / 2] words
+ * of KV_PAGE tokens, a half of each of two dimensions; V: a token's halves, up to a whole word. */
+static void turn_k(uint8_t *device, uint8_t *cpu, uint32_t head_dim, bool f32, bool to_cpu) {
+    size_t each = f32 ? 4 : 2;
+    for (uint32_t d = 0; d < head_dim; d++)
+        for (uint32_t t = 0; t < KV_PAGE; t++) {
+            uint8_t *x = device + (f32 ? ((size_t)d * KV_PAGE + t) * 4 : ((size_t)(d / 2) * KV_PAGE + t) * 4 + d % 2 * 2);
+            uint8_t *y = cpu + ((size_t)d * KV_PAGE + t) * each;
+            memcpy(to_cpu ? y : x, to_cpu ? x : y, each);
+        }
+}
+
+static void turn_v(uint8_t *device, uint8_t *cpu, uint32_t head_dim, bool f32, bool to_cpu) {
+    size_t row = (size_t)head_dim * (f32 ? 4 : 2), padded = (row + 3) & ~(size_t)3;
+    for (uint32_t t = 0; t < KV_PAGE; t++)
+        memcpy(to_cpu ? cpu + t * row : device + t * padded, to_cpu ? device + t * padded : cpu + t * row, row);
+}
+
+static void turn_page(const vk_machine *m, uint32_t layer, uint8_t *device, uint8_t *cpu, bool to_cpu) {
+    const vk_cache *c    = &m->caches[layer];
+    const kv_layer *l    = &m->desc.kv->layers[layer];
+    uint64_t        head = vk_cache_page_bytes(c) / c->n_head_kv, k = (uint64_t)KV_PAGE * 4 * k_row_words(c);
+    for (uint32_t h = 0; h < c->n_head_kv; h++) {
+        turn_k(device + h * head, cpu + h * l->k_bytes, c->head_dim_k, c->k_f32, to_cpu);
+        turn_v(device + h * head + k, cpu + l->n_head_kv * l->k_bytes + h * l->v_bytes, c->head_dim_v, c->v_f32, to_cpu);
+    }
+}
+
+static nova_result vk_machine_page_get(vk_machine *m, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error) {
+    uint64_t bytes = vk_cache_page_bytes(&m->caches[layer]);
+    uint8_t *temp  = (uint8_t *)mem_alloc(&m->h, (size_t)bytes);
+    if (!temp) return fail_memory(error, (size_t)bytes, "a page of the device's cache");
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
+    if (result == NOVA_OK) result = vk_read(m->dev, &m->caches[layer].bytes, page * bytes, temp, bytes, error);
+    memset(out, 0, m->desc.kv->layers[layer].page_bytes);
+    if (result == NOVA_OK) turn_page(m, layer, temp, out, true);
+    mem_free(&m->h, temp, (size_t)bytes);
+    return result;
+}
+
+static nova_result vk_machine_page_put(vk_machine *m, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error) {
+    uint64_t bytes = vk_cache_page_bytes(&m->caches[layer]);
+    uint8_t *temp  = (uint8_t *)mem_zalloc(&m->h, (size_t)bytes);
+    if (!temp) return fail_memory(error, (size_t)bytes, "a page of the device's cache");
+    nova_result result = vk_fence_wait(m->dev, m->fence, &m->busy, error);
+    turn_page(m, layer, temp, (uint8_t *)(uintptr_t)in, false);
+    if (result == NOVA_OK) result = vk_write(m->dev, &m->caches[layer].bytes, page * bytes, temp, bytes, error);
+    mem_free(&m->h, temp, (size_t)bytes);
+    return result;
 }
 
 /* ---- Telling of kernels ---- */

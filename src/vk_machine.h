@@ -110,6 +110,11 @@ static nova_result vk_machine_x(vk_machine *m, uint32_t n_col, float *x, size_t 
 /* The choices of a row of the last pass, k or more; NULL where it gave logits: then ask vk_machine_head. */
 static const vk_choices *vk_machine_choices(const vk_machine *m, uint32_t row);
 
+/* See gpu.h. */
+static nova_result vk_machine_copy_page(vk_machine *m, uint32_t from, uint32_t to, nova_error *error);
+static nova_result vk_machine_page_get(vk_machine *m, uint32_t layer, uint32_t page, uint8_t *out, nova_error *error);
+static nova_result vk_machine_page_put(vk_machine *m, uint32_t layer, uint32_t page, const uint8_t *in, nova_error *error);
+
 /* See nova_engine_kernels; *go_on becomes what `fn` last said. */
 static nova_result vk_machine_kernels(vk_machine *m, nova_kernel_fn fn, void *user, bool *go_on, nova_error *error);
 

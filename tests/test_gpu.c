@@ -356,6 +356,48 @@ static void test_cancel_batch(void) {
     tiny_free(&t);
 }
 
+/* Saved by a GPU and loaded by the CPU, by half of each, by a GPU again; and a fork on a GPU: the logits behind are the same. */
+static void test_state(nova_cache_type type) {
+    static const uint32_t layers[] = {0, 1, 2, 3};   /* 0: all; 3 of 3 is all as well */
+    tiny           t;
+    rig            r;
+    int32_t        ids[100];
+    float          right[TINY_VOCAB];
+    unsigned char *bytes = NULL;
+    size_t         n = 0;
+    tiny_make(&t, 2, false);
+    random_ids(ids, 100);
+    for (int i = 0; i < 6; i++) {
+        nova_engine_desc d = desc_for(i == 1 ? "cpu" : "gpu");
+        d.cache_k = d.cache_v = type, d.n_sessions = 2;
+        d.gpu_layers  = i < 2 ? 0 : layers[i - 2];
+        d.gpu_without = i == 5 ? NOVA_GPU_MAPPED : 0;
+        CHECK(rig_try(&r, &t, &d, NULL), "%s", r.error.message);
+        if (i == 0) {
+            CHECK(nova_session_feed(r.session, ids, 75, &r.error) == NOVA_OK, "%s", r.error.message);
+            nova_session_save(r.session, NULL, 0, &n, &r.error);
+            bytes = (unsigned char *)malloc(n);
+            CHECK(nova_session_save(r.session, bytes, n, &n, &r.error) == NOVA_OK, "%s", r.error.message);
+        } else {
+            CHECK(nova_session_load(r.session, bytes, n, &r.error) == NOVA_OK, "%s", r.error.message);
+        }
+        nova_session *fork = nova_session_fork(r.session, &r.error);
+        CHECK(fork && nova_session_feed(fork, ids + 40, 30, &r.error) == NOVA_OK, "%s", r.error.message);
+        CHECK(nova_session_feed(r.session, ids + 75, 12, &r.error) == NOVA_OK, "%s", r.error.message);
+        const float *logits = nova_session_logits(r.session, &r.error);
+        double       worst  = logits ? 0 : 1;
+        for (int k = 0; logits && k < TINY_VOCAB; k++) {
+            if (i == 0) right[k] = logits[k];
+            worst = fmax(worst, fabs((double)logits[k] - (double)right[k]));
+        }
+        CHECK(worst < 1e-3, "way %d: loaded logits differ by %g", i, worst);
+        nova_session_close(fork);
+        rig_close(&r);
+    }
+    free(bytes);
+    tiny_free(&t);
+}
+
 /* ---- Memory ---- */
 
 /* The file at the start of a page, as if it were mapped: about half of its tensors lie where a device can bind them. */
@@ -782,6 +824,8 @@ int main(void) {
     test_two_devices(n);
     test_output_alone(n);
     test_batch_and_slide();
+    test_state(NOVA_CACHE_F32);
+    test_state(NOVA_CACHE_F16);
     test_size();
     test_refused_import();
     test_cancel_and_budget();

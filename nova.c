@@ -17981,7 +17981,8 @@ static nova_result read_experts(nova_model *m, nova_error *error) {
     m->n_ff_expert = m->n_ff_shared = m->layers[0].n_ff;
     TRY(read_u32(m, "expert_feed_forward_length", &m->n_ff_expert, error));
     TRY(read_u32(m, "expert_shared_feed_forward_length", &m->n_ff_shared, error));
-    if (m->n_ff_expert == 0 || m->n_ff_expert > 1u << 24 || m->n_ff_shared == 0 || m->n_ff_shared > 1u << 24)
+    bool fits = m->n_ff_expert <= 1u << 24 && m->n_ff_shared <= 1u << 24 && (uint64_t)m->n_expert_used * m->n_ff_expert <= 1u << 30;
+    if (m->n_ff_expert == 0 || m->n_ff_shared == 0 || !fits)
         return fail(error, NOVA_ERROR_FORMAT, "experts of %u and %u neurons", m->n_ff_expert, m->n_ff_shared);
     TRY(read_factor(m, "expert_weights_scale", 1.0f, &m->expert_scale, error));
     TRY(gguf_get_bool(&m->g, arch_key(m, "expert_weights_norm").z, &m->norm_weights, error));
@@ -18929,9 +18930,12 @@ static int64_t kv_window_start(const kv_seq *s);
 static bool kv_reserve(kv_pool *p, kv_seq *s, uint32_t n);
 /* Makes `to`, which holds nothing, hold what `from` holds, in the same pages. */
 static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from);
-/* The page that the next token goes to is to be written: where another sequence has it too, this one gets one of its own, and the caller
- * copies *from_page to *to_page. False: nothing is to be copied; *full where no page was left. */
-static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full);
+/* The page that the next token goes to, where others have it too: before it is written the sequence needs a copy of its own. */
+static bool kv_shares_last(const kv_pool *p, const kv_seq *s, uint32_t *page);
+/* A page outside of any table, which becomes a sequence's last one, or goes back. False where none is left. */
+static bool kv_page_take(kv_pool *p, uint32_t *page);
+static void kv_page_place(kv_pool *p, kv_seq *s, uint32_t page);
+static void kv_page_return(kv_pool *p, uint32_t page);
 /* Pages that hold tokens, in the table's order; further ones may be reserved behind them. */
 static uint32_t kv_used_pages(const kv_seq *s);
 /* Takes n pages for a sequence that has none. False, and it holds nothing, where there are not so many. */
@@ -19001,16 +19005,27 @@ static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from) {
     for (uint32_t i = 0; i < to->n_pages; i++) p->n_users[to->table[i]]++;
 }
 
-static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full) {
-    *full = false;
+static bool kv_shares_last(const kv_pool *p, const kv_seq *s, uint32_t *page) {
     if (s->n_tokens % KV_PAGE == 0) return false;   /* a page of its own comes next */
-    uint32_t *place = &s->table[kv_used_pages(s) - 1];
-    if (p->n_users[*place] == 1) return false;
-    if (p->n_free == 0) return !(*full = true);
-    *from_page = *place;
-    p->n_users[*place]--;
-    *place = *to_page = take_page(p);
+    *page = s->table[kv_used_pages(s) - 1];
+    return p->n_users[*page] > 1;
+}
+
+static bool kv_page_take(kv_pool *p, uint32_t *page) {
+    if (p->n_free == 0) return false;
+    *page = take_page(p);
     return true;
+}
+
+static void kv_page_place(kv_pool *p, kv_seq *s, uint32_t page) {
+    uint32_t *last = &s->table[kv_used_pages(s) - 1];
+    p->n_users[*last]--;
+    *last = page;
+}
+
+static void kv_page_return(kv_pool *p, uint32_t page) {
+    p->n_users[page] = 0;
+    p->free_pages[p->n_free++] = page;
 }
 
 static uint32_t kv_used_pages(const kv_seq *s) {
@@ -34041,7 +34056,8 @@ static nova_result engine_plan_make(engine_plan *plan, const nova_model *m, cons
     TRY(plan_cache(d->cache_v, &plan->type_v, error));
     if (m->n_positions && d->n_ctx > m->n_positions)
         return fail(error, NOVA_ERROR_ARGUMENT, "a context of %u tokens, but the model has learned %u positions", d->n_ctx, m->n_positions);
-    plan->n_ctx      = d->n_ctx ? d->n_ctx : (uint32_t)size_max(2, size_min(m->n_ctx_train, DEFAULT_CONTEXT));
+    uint32_t most = m->n_positions ? (uint32_t)size_min(m->n_positions, m->n_ctx_train) : m->n_ctx_train;
+    plan->n_ctx      = d->n_ctx ? d->n_ctx : (uint32_t)size_max(2, size_min(most, DEFAULT_CONTEXT));
     plan->n_sessions = d->n_sessions ? d->n_sessions : 1;
     plan->n_threads  = d->n_threads ? d->n_threads : (uint32_t)size_min(cpu_cores(), DEFAULT_THREADS);
     plan->level      = cpu_level_of(cpu_features() & ~d->cpu_without);
@@ -34424,6 +34440,7 @@ NOVA_API nova_session *nova_session_fork(const nova_session *session, nova_error
     memcpy(s->logits, session->logits, n_vocab * sizeof *s->logits);
     memcpy(s->choices, session->choices, sizeof s->choices);
     memcpy(s->held_back, session->held_back, sizeof s->held_back);
+    s->n_sinks     = session->n_sinks;
     s->hash        = session->hash;
     s->pending     = session->pending;
     s->has_logits  = session->has_logits;
@@ -34615,16 +34632,28 @@ static nova_result copy_page(nova_engine *e, uint32_t from, uint32_t to, nova_er
     return gpu_copy_page(e->gpu, from, to, error);
 }
 
-static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error) {
-    uint32_t from, to;
-    bool     full;
-    TRY(check_room(s, kv_held(&s->seq), n, error));
-    slide(s, n);
-    if (kv_part(&s->engine->kv, &s->seq, &from, &to, &full)) TRY(copy_page(s->engine, from, to, error));
-    if (!full && kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
+static nova_result no_page(uint32_t n, nova_error *error) {
     return fail(error, NOVA_ERROR_CONTEXT_FULL, "no cache page is left for %u tokens", n);
 }
 
+/* A page that others have too is copied before this session writes to it; where that fails, nothing has changed. */
+static nova_result own_last_page(nova_session *s, uint32_t n, nova_error *error) {
+    kv_pool *kv = &s->engine->kv;
+    uint32_t from, to;
+    if (!kv_shares_last(kv, &s->seq, &from)) return NOVA_OK;
+    if (!kv_page_take(kv, &to)) return no_page(n, error);
+    nova_result result = copy_page(s->engine, from, to, error);
+    if (result == NOVA_OK) kv_page_place(kv, &s->seq, to);
+    else kv_page_return(kv, to);
+    return result;
+}
+
+static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error) {
+    TRY(check_room(s, kv_held(&s->seq), n, error));
+    slide(s, n);
+    TRY(own_last_page(s, n, error));
+    return kv_reserve(&s->engine->kv, &s->seq, n) ? NOVA_OK : no_page(n, error);
+}
 /* ---- Feeding ---- */
 
 typedef struct feed {

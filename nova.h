@@ -269,7 +269,7 @@ typedef struct nova_vulkan {
 typedef struct nova_engine_desc {
     uint32_t         n_ctx;       /* tokens that a session can hold, 2 at least; default: the smaller of trained and 4096 */
     uint32_t         n_sessions;  /* open at the same time; default 1 */
-    uint32_t         n_batch;     /* tokens evaluated at once; default: up to 512, fewer where scratch would pass 16 MiB */
+    uint32_t         n_batch;     /* tokens evaluated at once; default: 512, fewer where the CPU's scratch would pass 16 MiB */
     uint32_t         n_threads;   /* default: the processor's cores, 16 at most */
     nova_parallel_fn parallel;    /* default: worker threads of the engine, which sleep when idle */
     void            *parallel_user;

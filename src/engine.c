@@ -55,7 +55,8 @@ static nova_result engine_plan_make(engine_plan *plan, const nova_model *m, cons
     TRY(plan_cache(d->cache_v, &plan->type_v, error));
     if (m->n_positions && d->n_ctx > m->n_positions)
         return fail(error, NOVA_ERROR_ARGUMENT, "a context of %u tokens, but the model has learned %u positions", d->n_ctx, m->n_positions);
-    plan->n_ctx      = d->n_ctx ? d->n_ctx : (uint32_t)size_max(2, size_min(m->n_ctx_train, DEFAULT_CONTEXT));
+    uint32_t most = m->n_positions ? (uint32_t)size_min(m->n_positions, m->n_ctx_train) : m->n_ctx_train;
+    plan->n_ctx      = d->n_ctx ? d->n_ctx : (uint32_t)size_max(2, size_min(most, DEFAULT_CONTEXT));
     plan->n_sessions = d->n_sessions ? d->n_sessions : 1;
     plan->n_threads  = d->n_threads ? d->n_threads : (uint32_t)size_min(cpu_cores(), DEFAULT_THREADS);
     plan->level      = cpu_level_of(cpu_features() & ~d->cpu_without);

@@ -52,16 +52,27 @@ static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from) {
     for (uint32_t i = 0; i < to->n_pages; i++) p->n_users[to->table[i]]++;
 }
 
-static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full) {
-    *full = false;
+static bool kv_shares_last(const kv_pool *p, const kv_seq *s, uint32_t *page) {
     if (s->n_tokens % KV_PAGE == 0) return false;   /* a page of its own comes next */
-    uint32_t *place = &s->table[kv_used_pages(s) - 1];
-    if (p->n_users[*place] == 1) return false;
-    if (p->n_free == 0) return !(*full = true);
-    *from_page = *place;
-    p->n_users[*place]--;
-    *place = *to_page = take_page(p);
+    *page = s->table[kv_used_pages(s) - 1];
+    return p->n_users[*page] > 1;
+}
+
+static bool kv_page_take(kv_pool *p, uint32_t *page) {
+    if (p->n_free == 0) return false;
+    *page = take_page(p);
     return true;
+}
+
+static void kv_page_place(kv_pool *p, kv_seq *s, uint32_t page) {
+    uint32_t *last = &s->table[kv_used_pages(s) - 1];
+    p->n_users[*last]--;
+    *last = page;
+}
+
+static void kv_page_return(kv_pool *p, uint32_t page) {
+    p->n_users[page] = 0;
+    p->free_pages[p->n_free++] = page;
 }
 
 static uint32_t kv_used_pages(const kv_seq *s) {

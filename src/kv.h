@@ -55,9 +55,12 @@ static int64_t kv_window_start(const kv_seq *s);
 static bool kv_reserve(kv_pool *p, kv_seq *s, uint32_t n);
 /* Makes `to`, which holds nothing, hold what `from` holds, in the same pages. */
 static void kv_share(kv_pool *p, kv_seq *to, const kv_seq *from);
-/* The page that the next token goes to is to be written: where another sequence has it too, this one gets one of its own, and the caller
- * copies *from_page to *to_page. False: nothing is to be copied; *full where no page was left. */
-static bool kv_part(kv_pool *p, kv_seq *s, uint32_t *from_page, uint32_t *to_page, bool *full);
+/* The page that the next token goes to, where others have it too: before it is written the sequence needs a copy of its own. */
+static bool kv_shares_last(const kv_pool *p, const kv_seq *s, uint32_t *page);
+/* A page outside of any table, which becomes a sequence's last one, or goes back. False where none is left. */
+static bool kv_page_take(kv_pool *p, uint32_t *page);
+static void kv_page_place(kv_pool *p, kv_seq *s, uint32_t page);
+static void kv_page_return(kv_pool *p, uint32_t page);
 /* Pages that hold tokens, in the table's order; further ones may be reserved behind them. */
 static uint32_t kv_used_pages(const kv_seq *s);
 /* Takes n pages for a sequence that has none. False, and it holds nothing, where there are not so many. */

@@ -269,7 +269,8 @@ static nova_result read_experts(nova_model *m, nova_error *error) {
     m->n_ff_expert = m->n_ff_shared = m->layers[0].n_ff;
     TRY(read_u32(m, "expert_feed_forward_length", &m->n_ff_expert, error));
     TRY(read_u32(m, "expert_shared_feed_forward_length", &m->n_ff_shared, error));
-    if (m->n_ff_expert == 0 || m->n_ff_expert > 1u << 24 || m->n_ff_shared == 0 || m->n_ff_shared > 1u << 24)
+    bool fits = m->n_ff_expert <= 1u << 24 && m->n_ff_shared <= 1u << 24 && (uint64_t)m->n_expert_used * m->n_ff_expert <= 1u << 30;
+    if (m->n_ff_expert == 0 || m->n_ff_shared == 0 || !fits)
         return fail(error, NOVA_ERROR_FORMAT, "experts of %u and %u neurons", m->n_ff_expert, m->n_ff_shared);
     TRY(read_factor(m, "expert_weights_scale", 1.0f, &m->expert_scale, error));
     TRY(gguf_get_bool(&m->g, arch_key(m, "expert_weights_norm").z, &m->norm_weights, error));

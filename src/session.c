@@ -83,6 +83,7 @@ NOVA_API nova_session *nova_session_fork(const nova_session *session, nova_error
     memcpy(s->logits, session->logits, n_vocab * sizeof *s->logits);
     memcpy(s->choices, session->choices, sizeof s->choices);
     memcpy(s->held_back, session->held_back, sizeof s->held_back);
+    s->n_sinks     = session->n_sinks;
     s->hash        = session->hash;
     s->pending     = session->pending;
     s->has_logits  = session->has_logits;
@@ -274,16 +275,28 @@ static nova_result copy_page(nova_engine *e, uint32_t from, uint32_t to, nova_er
     return gpu_copy_page(e->gpu, from, to, error);
 }
 
-static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error) {
-    uint32_t from, to;
-    bool     full;
-    TRY(check_room(s, kv_held(&s->seq), n, error));
-    slide(s, n);
-    if (kv_part(&s->engine->kv, &s->seq, &from, &to, &full)) TRY(copy_page(s->engine, from, to, error));
-    if (!full && kv_reserve(&s->engine->kv, &s->seq, n)) return NOVA_OK;
+static nova_result no_page(uint32_t n, nova_error *error) {
     return fail(error, NOVA_ERROR_CONTEXT_FULL, "no cache page is left for %u tokens", n);
 }
 
+/* A page that others have too is copied before this session writes to it; where that fails, nothing has changed. */
+static nova_result own_last_page(nova_session *s, uint32_t n, nova_error *error) {
+    kv_pool *kv = &s->engine->kv;
+    uint32_t from, to;
+    if (!kv_shares_last(kv, &s->seq, &from)) return NOVA_OK;
+    if (!kv_page_take(kv, &to)) return no_page(n, error);
+    nova_result result = copy_page(s->engine, from, to, error);
+    if (result == NOVA_OK) kv_page_place(kv, &s->seq, to);
+    else kv_page_return(kv, to);
+    return result;
+}
+
+static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *error) {
+    TRY(check_room(s, kv_held(&s->seq), n, error));
+    slide(s, n);
+    TRY(own_last_page(s, n, error));
+    return kv_reserve(&s->engine->kv, &s->seq, n) ? NOVA_OK : no_page(n, error);
+}
 /* ---- Feeding ---- */
 
 typedef struct feed {

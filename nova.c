@@ -17620,6 +17620,7 @@ enum {
     ARCH_INVERSE_LOGIT = 64,     /* logits are divided by logit_scale */
     ARCH_NORM_WEIGHTS  = 128,    /* weights of the chosen experts are made to sum to 1 */
     ARCH_ROUTE_EARLY   = 256,    /* experts are chosen by what the layer reads, in front of attention */
+    ARCH_WINDOW_UNKNOWN = 1024,  /* files of this name may have windows, by rules that are not known here */
     ARCH_DENSE_FIRST   = 512,    /* of a window's period the first layer is the one without a window, and then without rotary
                                     positions; else the last is */
 };
@@ -17754,7 +17755,7 @@ static const arch archs[] = {
     {"smallthinker", ROLES_LLAMA | ROLES_MOE, ROLES_OUT, NORM_RMS, ACT_RELU,
      ARCH_NEOX | ARCH_ROUTE_EARLY | ARCH_DENSE_FIRST | ARCH_NORM_WEIGHTS, 4, 0, 0, 0, 0, GATING_SIGMOID},
     {"nemotron", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_RELU_SQR, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
-    {"olmo2", ROLES_BLOCK | ROLES_QKV | ROLES_QK | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"olmo2", ROLES_BLOCK | ROLES_QKV | ROLES_QK | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WINDOW_UNKNOWN, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"granite", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_INVERSE_LOGIT, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"starcoder2", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_GELU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"gpt2", ROLES_BLOCK | ROLES_NORMS | ROLES_PLAIN | ROLE_BIT(POSITION_EMBD), ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_LAYER, ACT_GELU,
@@ -17825,7 +17826,9 @@ static nova_result read_u32(const nova_model *m, const char *name, uint32_t *out
 }
 
 static nova_result read_f32(const nova_model *m, const char *name, float *out, nova_error *error) {
-    return gguf_get_f32(&m->g, arch_key(m, name).z, out, error);
+    key_name k = arch_key(m, name);
+    TRY(gguf_get_f32(&m->g, k.z, out, error));
+    return f32_is_finite(*out) ? NOVA_OK : fail(error, NOVA_ERROR_FORMAT, "the key '%s' is no finite number", k.z);
 }
 
 /* A size that must be there, from 1 to `limit`. */
@@ -17951,6 +17954,10 @@ static nova_result read_factors(nova_model *m, nova_error *error) {
 /* Windows: which layers have one, and what rotary positions these have. */
 static nova_result read_windows(nova_model *m, nova_error *error) {
     uint32_t window = 0, period = m->kind->window_period;
+    if (m->kind->flags & ARCH_WINDOW_UNKNOWN) {
+        TRY(read_u32(m, "attention.sliding_window", &window, error));
+        if (window) return fail(error, NOVA_ERROR_UNSUPPORTED, "the key '%s': windows of '%s' are not supported", arch_key(m, "attention.sliding_window").z, m->kind->name);
+    }
     if (period == 0 || (m->kind->flags & ARCH_NO_ROPE)) {
         for (uint32_t il = 0; il < m->n_layer; il++) m->layers[il].rope = m->kind->flags & ARCH_NO_ROPE ? ROPE_NOT : ROPE_GLOBAL;
         return NOVA_OK;
@@ -17999,10 +18006,13 @@ static nova_result read_experts(nova_model *m, nova_error *error) {
 static nova_result read_latent(nova_model *m, nova_error *error) {
     uint32_t head = 0, latent = 0, shared = 1;
     if (!(m->kind->required & ROLE_BIT(MLA_KV))) return NOVA_OK;
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        if (m->layers[il].n_head_kv != 1)
+            return fail(error, NOVA_ERROR_FORMAT, "layer %u: %u KV heads, where latent attention has one", il, m->layers[il].n_head_kv);
     TRY(read_size(m, "attention.kv_lora_rank", MAX_HEAD_DIM, &latent, error));
     TRY(read_size(m, "attention.key_length_mla", MAX_HEAD_DIM, &head, error));
     TRY(read_size(m, "attention.value_length_mla", MAX_HEAD_DIM, &m->n_v, error));
-    if (head <= m->rope.n_rot || latent != m->head_dim_v || latent + m->rope.n_rot != m->head_dim_k || m->layers[0].n_head_kv != 1)
+    if (head <= m->rope.n_rot || latent != m->head_dim_v || latent + m->rope.n_rot != m->head_dim_k)
         return fail(error, NOVA_ERROR_FORMAT, "latent attention of %u + %u dimensions, of which %u are turned, by heads of %u and %u", latent,
                     m->rope.n_rot, m->rope.n_rot, m->head_dim_k, m->head_dim_v);
     m->n_nope = head - m->rope.n_rot;
@@ -18241,14 +18251,16 @@ static const char *part_suffix(char out[32], uint32_t part, uint32_t n) {
     return out;
 }
 
-static nova_result read_part(nova_model *m, const nova_model_desc *d, const char *path, uint32_t part, nova_error *error) {
+static nova_result read_part(nova_model *m, const nova_model_desc *d, const char *path, uint32_t part, uint32_t n_files, nova_error *error) {
     gguf    *g  = &m->part_heads[part - 1];
-    uint32_t no = UINT32_MAX;
+    uint32_t no = 0, n = 0;
     TRY(file_open(&m->parts[part - 1], &m->h, path, d->read_to_memory, d->progress, d->progress_user, error));
     m->n_parts = part;
     TRY(gguf_read(g, &m->a, m->parts[part - 1].data, m->parts[part - 1].size, false, error));
     TRY(gguf_get_u32(g, "split.no", &no, error));
-    if (no != part) return fail(error, NOVA_ERROR_FORMAT, "%s: its number is %u, not %u", path, no, part);
+    TRY(gguf_get_u32(g, "split.count", &n, error));
+    if (no != part || n != n_files)
+        return fail(error, NOVA_ERROR_FORMAT, "%s: it says that it is file %u of %u", path, no + 1, n);
     return gguf_join(&m->g, &m->a, g, error);
 }
 
@@ -18262,7 +18274,7 @@ static nova_result read_parts(nova_model *m, const nova_model_desc *d, uint32_t 
     if (!m->parts || !m->part_heads) return fail_memory(error, n * (sizeof *m->parts + sizeof *m->part_heads), "the files' heads");
     for (uint32_t part = 1; part < n; part++) {
         memcpy(path + len - end, part_suffix(suffix, part, n), end);
-        nova_result result = read_part(m, d, path, part, error);
+        nova_result result = read_part(m, d, path, part, n, error);
         if (result != NOVA_OK && error) {   /* say which of them */
             nova_error why = *error;
             return fail(error, result, "file %u of %u: %.400s", part + 1, n, why.message);
@@ -34654,6 +34666,7 @@ static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *erro
     TRY(own_last_page(s, n, error));
     return kv_reserve(&s->engine->kv, &s->seq, n) ? NOVA_OK : no_page(n, error);
 }
+
 /* ---- Feeding ---- */
 
 typedef struct feed {
@@ -35073,7 +35086,7 @@ NOVA_API nova_result nova_session_save(nova_session *session, void *data, size_t
 
 /* ---- Loading ---- */
 
-static nova_result damaged(nova_error *error, const char *what) { return fail(error, NOVA_ERROR_FORMAT, "a saved session: %s", what); }
+static nova_result state_damaged(nova_error *error, const char *what) { return fail(error, NOVA_ERROR_FORMAT, "a saved session: %s", what); }
 
 /* The sequence as saved, without pages; false where no session could have come to it. */
 static bool sequence_of_head(const state_head *h, uint32_t n_ctx, kv_seq *out) {
@@ -35091,25 +35104,25 @@ static bool sequence_of_head(const state_head *h, uint32_t n_ctx, kv_seq *out) {
 
 static nova_result check_head(const nova_session *s, const state_head *h, const uint8_t *data, size_t n, kv_seq *seq, nova_error *error) {
     const nova_engine *e = s->engine;
-    if (h->magic != STATE_MAGIC) return damaged(error, "these bytes are none");
-    if (h->version != STATE_VERSION) return damaged(error, "it is of another version");
-    if (h->n_bytes != n) return damaged(error, "it is cut, or has bytes behind it");
-    if (h->hash != hash_bytes(data + STATE_HASHED, n - STATE_HASHED, STATE_MAGIC)) return damaged(error, "its checksum is wrong");
-    if (h->model != model_hash(e->model)) return damaged(error, "it is of another model");
-    if (h->type_k != e->plan.type_k || h->type_v != e->plan.type_v) return damaged(error, "its cache has other types");
+    if (h->magic != STATE_MAGIC) return state_damaged(error, "these bytes are none");
+    if (h->version != STATE_VERSION) return state_damaged(error, "it is of another version");
+    if (h->n_bytes != n) return state_damaged(error, "it is cut, or has bytes behind it");
+    if (h->hash != hash_bytes(data + STATE_HASHED, n - STATE_HASHED, STATE_MAGIC)) return state_damaged(error, "its checksum is wrong");
+    if (h->model != model_hash(e->model)) return state_damaged(error, "it is of another model");
+    if (h->type_k != e->plan.type_k || h->type_v != e->plan.type_v) return state_damaged(error, "its cache has other types");
     if (!sequence_of_head(h, e->plan.n_ctx, seq) || h->n_held_back > sizeof h->held_back || h->has_logits > 1 || h->pending < NO_TOKEN ||
         (h->pending != NO_TOKEN && (uint32_t)h->pending >= e->model->n_vocab))
-        return damaged(error, "its numbers contradict each other");
+        return state_damaged(error, "its numbers contradict each other");
     if (kv_held(seq) > (int64_t)e->plan.n_ctx || kv_used_pages(seq) > s->seq.capacity)
         return fail(error, NOVA_ERROR_CONTEXT_FULL, "the saved session holds %lld tokens, the context %u", (long long)kv_held(seq), e->plan.n_ctx);
     uint64_t size = sizeof *h + (uint64_t)kv_held(seq) * sizeof(int32_t) + (h->has_logits ? e->model->n_vocab * sizeof(float) : 0) +
                     (uint64_t)kv_used_pages(seq) * bytes_of_page(e);
-    return size == n ? NOVA_OK : damaged(error, "its parts do not come to its size");
+    return size == n ? NOVA_OK : state_damaged(error, "its parts do not come to its size");
 }
 
 static nova_result check_saved_ids(const nova_session *s, const uint8_t *at, int64_t n, nova_error *error) {
     for (int64_t i = 0; i < n; i++)
-        if (load_u32(at + 4 * i) >= s->engine->model->n_vocab) return damaged(error, "a token is out of range");
+        if (load_u32(at + 4 * i) >= s->engine->model->n_vocab) return state_damaged(error, "a token is out of range");
     return NOVA_OK;
 }
 
@@ -35143,7 +35156,7 @@ NOVA_API nova_result nova_session_load(nova_session *session, const void *data, 
     if (!s) return no_session(error);
     if (!data) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_load: an argument is NULL");
     error_clear(error);
-    if (n < sizeof h) return damaged(error, "it is cut");
+    if (n < sizeof h) return state_damaged(error, "it is cut");
     memcpy(&h, at, sizeof h);
     TRY(check_head(s, &h, at, n, &seq, error));
     at += sizeof h;

@@ -42,7 +42,7 @@ static const arch archs[] = {
     {"smallthinker", ROLES_LLAMA | ROLES_MOE, ROLES_OUT, NORM_RMS, ACT_RELU,
      ARCH_NEOX | ARCH_ROUTE_EARLY | ARCH_DENSE_FIRST | ARCH_NORM_WEIGHTS, 4, 0, 0, 0, 0, GATING_SIGMOID},
     {"nemotron", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_RELU_SQR, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
-    {"olmo2", ROLES_BLOCK | ROLES_QKV | ROLES_QK | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
+    {"olmo2", ROLES_BLOCK | ROLES_QKV | ROLES_QK | ROLES_POST | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_NEOX | ARCH_WINDOW_UNKNOWN, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"granite", ROLES_LLAMA | ROLES_GATED, ROLES_OUT, NORM_RMS, ACT_SILU, ARCH_INVERSE_LOGIT, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"starcoder2", ROLES_LLAMA | ROLES_PLAIN, ROLES_OUT, NORM_LAYER, ACT_GELU, ARCH_NEOX, 0, 0, 0, 0, 0, GATING_DEFAULT},
     {"gpt2", ROLES_BLOCK | ROLES_NORMS | ROLES_PLAIN | ROLE_BIT(POSITION_EMBD), ROLES_OUT | ROLES_QKV | ROLE_BIT(ATTN_QKV), NORM_LAYER, ACT_GELU,
@@ -113,7 +113,9 @@ static nova_result read_u32(const nova_model *m, const char *name, uint32_t *out
 }
 
 static nova_result read_f32(const nova_model *m, const char *name, float *out, nova_error *error) {
-    return gguf_get_f32(&m->g, arch_key(m, name).z, out, error);
+    key_name k = arch_key(m, name);
+    TRY(gguf_get_f32(&m->g, k.z, out, error));
+    return f32_is_finite(*out) ? NOVA_OK : fail(error, NOVA_ERROR_FORMAT, "the key '%s' is no finite number", k.z);
 }
 
 /* A size that must be there, from 1 to `limit`. */
@@ -239,6 +241,10 @@ static nova_result read_factors(nova_model *m, nova_error *error) {
 /* Windows: which layers have one, and what rotary positions these have. */
 static nova_result read_windows(nova_model *m, nova_error *error) {
     uint32_t window = 0, period = m->kind->window_period;
+    if (m->kind->flags & ARCH_WINDOW_UNKNOWN) {
+        TRY(read_u32(m, "attention.sliding_window", &window, error));
+        if (window) return fail(error, NOVA_ERROR_UNSUPPORTED, "the key '%s': windows of '%s' are not supported", arch_key(m, "attention.sliding_window").z, m->kind->name);
+    }
     if (period == 0 || (m->kind->flags & ARCH_NO_ROPE)) {
         for (uint32_t il = 0; il < m->n_layer; il++) m->layers[il].rope = m->kind->flags & ARCH_NO_ROPE ? ROPE_NOT : ROPE_GLOBAL;
         return NOVA_OK;
@@ -287,10 +293,13 @@ static nova_result read_experts(nova_model *m, nova_error *error) {
 static nova_result read_latent(nova_model *m, nova_error *error) {
     uint32_t head = 0, latent = 0, shared = 1;
     if (!(m->kind->required & ROLE_BIT(MLA_KV))) return NOVA_OK;
+    for (uint32_t il = 0; il < m->n_layer; il++)
+        if (m->layers[il].n_head_kv != 1)
+            return fail(error, NOVA_ERROR_FORMAT, "layer %u: %u KV heads, where latent attention has one", il, m->layers[il].n_head_kv);
     TRY(read_size(m, "attention.kv_lora_rank", MAX_HEAD_DIM, &latent, error));
     TRY(read_size(m, "attention.key_length_mla", MAX_HEAD_DIM, &head, error));
     TRY(read_size(m, "attention.value_length_mla", MAX_HEAD_DIM, &m->n_v, error));
-    if (head <= m->rope.n_rot || latent != m->head_dim_v || latent + m->rope.n_rot != m->head_dim_k || m->layers[0].n_head_kv != 1)
+    if (head <= m->rope.n_rot || latent != m->head_dim_v || latent + m->rope.n_rot != m->head_dim_k)
         return fail(error, NOVA_ERROR_FORMAT, "latent attention of %u + %u dimensions, of which %u are turned, by heads of %u and %u", latent,
                     m->rope.n_rot, m->rope.n_rot, m->head_dim_k, m->head_dim_v);
     m->n_nope = head - m->rope.n_rot;
@@ -529,14 +538,16 @@ static const char *part_suffix(char out[32], uint32_t part, uint32_t n) {
     return out;
 }
 
-static nova_result read_part(nova_model *m, const nova_model_desc *d, const char *path, uint32_t part, nova_error *error) {
+static nova_result read_part(nova_model *m, const nova_model_desc *d, const char *path, uint32_t part, uint32_t n_files, nova_error *error) {
     gguf    *g  = &m->part_heads[part - 1];
-    uint32_t no = UINT32_MAX;
+    uint32_t no = 0, n = 0;
     TRY(file_open(&m->parts[part - 1], &m->h, path, d->read_to_memory, d->progress, d->progress_user, error));
     m->n_parts = part;
     TRY(gguf_read(g, &m->a, m->parts[part - 1].data, m->parts[part - 1].size, false, error));
     TRY(gguf_get_u32(g, "split.no", &no, error));
-    if (no != part) return fail(error, NOVA_ERROR_FORMAT, "%s: its number is %u, not %u", path, no, part);
+    TRY(gguf_get_u32(g, "split.count", &n, error));
+    if (no != part || n != n_files)
+        return fail(error, NOVA_ERROR_FORMAT, "%s: it says that it is file %u of %u", path, no + 1, n);
     return gguf_join(&m->g, &m->a, g, error);
 }
 
@@ -550,7 +561,7 @@ static nova_result read_parts(nova_model *m, const nova_model_desc *d, uint32_t 
     if (!m->parts || !m->part_heads) return fail_memory(error, n * (sizeof *m->parts + sizeof *m->part_heads), "the files' heads");
     for (uint32_t part = 1; part < n; part++) {
         memcpy(path + len - end, part_suffix(suffix, part, n), end);
-        nova_result result = read_part(m, d, path, part, error);
+        nova_result result = read_part(m, d, path, part, n, error);
         if (result != NOVA_OK && error) {   /* say which of them */
             nova_error why = *error;
             return fail(error, result, "file %u of %u: %.400s", part + 1, n, why.message);

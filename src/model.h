@@ -96,6 +96,7 @@ enum {
     ARCH_INVERSE_LOGIT = 64,     /* logits are divided by logit_scale */
     ARCH_NORM_WEIGHTS  = 128,    /* weights of the chosen experts are made to sum to 1 */
     ARCH_ROUTE_EARLY   = 256,    /* experts are chosen by what the layer reads, in front of attention */
+    ARCH_WINDOW_UNKNOWN = 1024,  /* files of this name may have windows, by rules that are not known here */
     ARCH_DENSE_FIRST   = 512,    /* of a window's period the first layer is the one without a window, and then without rotary
                                     positions; else the last is */
 };

@@ -297,6 +297,7 @@ static nova_result session_reserve(nova_session *s, uint32_t n, nova_error *erro
     TRY(own_last_page(s, n, error));
     return kv_reserve(&s->engine->kv, &s->seq, n) ? NOVA_OK : no_page(n, error);
 }
+
 /* ---- Feeding ---- */
 
 typedef struct feed {

@@ -101,7 +101,7 @@ NOVA_API nova_result nova_session_save(nova_session *session, void *data, size_t
 
 /* ---- Loading ---- */
 
-static nova_result damaged(nova_error *error, const char *what) { return fail(error, NOVA_ERROR_FORMAT, "a saved session: %s", what); }
+static nova_result state_damaged(nova_error *error, const char *what) { return fail(error, NOVA_ERROR_FORMAT, "a saved session: %s", what); }
 
 /* The sequence as saved, without pages; false where no session could have come to it. */
 static bool sequence_of_head(const state_head *h, uint32_t n_ctx, kv_seq *out) {
@@ -119,25 +119,25 @@ static bool sequence_of_head(const state_head *h, uint32_t n_ctx, kv_seq *out) {
 
 static nova_result check_head(const nova_session *s, const state_head *h, const uint8_t *data, size_t n, kv_seq *seq, nova_error *error) {
     const nova_engine *e = s->engine;
-    if (h->magic != STATE_MAGIC) return damaged(error, "these bytes are none");
-    if (h->version != STATE_VERSION) return damaged(error, "it is of another version");
-    if (h->n_bytes != n) return damaged(error, "it is cut, or has bytes behind it");
-    if (h->hash != hash_bytes(data + STATE_HASHED, n - STATE_HASHED, STATE_MAGIC)) return damaged(error, "its checksum is wrong");
-    if (h->model != model_hash(e->model)) return damaged(error, "it is of another model");
-    if (h->type_k != e->plan.type_k || h->type_v != e->plan.type_v) return damaged(error, "its cache has other types");
+    if (h->magic != STATE_MAGIC) return state_damaged(error, "these bytes are none");
+    if (h->version != STATE_VERSION) return state_damaged(error, "it is of another version");
+    if (h->n_bytes != n) return state_damaged(error, "it is cut, or has bytes behind it");
+    if (h->hash != hash_bytes(data + STATE_HASHED, n - STATE_HASHED, STATE_MAGIC)) return state_damaged(error, "its checksum is wrong");
+    if (h->model != model_hash(e->model)) return state_damaged(error, "it is of another model");
+    if (h->type_k != e->plan.type_k || h->type_v != e->plan.type_v) return state_damaged(error, "its cache has other types");
     if (!sequence_of_head(h, e->plan.n_ctx, seq) || h->n_held_back > sizeof h->held_back || h->has_logits > 1 || h->pending < NO_TOKEN ||
         (h->pending != NO_TOKEN && (uint32_t)h->pending >= e->model->n_vocab))
-        return damaged(error, "its numbers contradict each other");
+        return state_damaged(error, "its numbers contradict each other");
     if (kv_held(seq) > (int64_t)e->plan.n_ctx || kv_used_pages(seq) > s->seq.capacity)
         return fail(error, NOVA_ERROR_CONTEXT_FULL, "the saved session holds %lld tokens, the context %u", (long long)kv_held(seq), e->plan.n_ctx);
     uint64_t size = sizeof *h + (uint64_t)kv_held(seq) * sizeof(int32_t) + (h->has_logits ? e->model->n_vocab * sizeof(float) : 0) +
                     (uint64_t)kv_used_pages(seq) * bytes_of_page(e);
-    return size == n ? NOVA_OK : damaged(error, "its parts do not come to its size");
+    return size == n ? NOVA_OK : state_damaged(error, "its parts do not come to its size");
 }
 
 static nova_result check_saved_ids(const nova_session *s, const uint8_t *at, int64_t n, nova_error *error) {
     for (int64_t i = 0; i < n; i++)
-        if (load_u32(at + 4 * i) >= s->engine->model->n_vocab) return damaged(error, "a token is out of range");
+        if (load_u32(at + 4 * i) >= s->engine->model->n_vocab) return state_damaged(error, "a token is out of range");
     return NOVA_OK;
 }
 
@@ -171,7 +171,7 @@ NOVA_API nova_result nova_session_load(nova_session *session, const void *data, 
     if (!s) return no_session(error);
     if (!data) return fail(error, NOVA_ERROR_ARGUMENT, "nova_session_load: an argument is NULL");
     error_clear(error);
-    if (n < sizeof h) return damaged(error, "it is cut");
+    if (n < sizeof h) return state_damaged(error, "it is cut");
     memcpy(&h, at, sizeof h);
     TRY(check_head(s, &h, at, n, &seq, error));
     at += sizeof h;

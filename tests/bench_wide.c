@@ -141,7 +141,7 @@ static uint8_t *random_weights(uint32_t type, size_t bytes) {
     return p;
 }
 
-static void measure(cpu_level level, uint32_t type, const double *peaks) {
+static void measure_type(cpu_level level, uint32_t type, const double *peaks) {
     printf("%-5s", type_of(type)->name);
     for (size_t s = 0; s < COUNT_OF(SHAPES); s++) {
         const shape *z    = &SHAPES[s];
@@ -194,7 +194,7 @@ int main(int argc, char **argv) {
     for (uint32_t type = 0; type < TYPE_LIMIT; type++) {
         bool wanted = i >= argc && type_of(type)->name;
         for (int k = i; k < argc; k++) wanted = wanted || type_by_name(argv[k]) == (int)type;
-        if (wanted) measure(level, type, peaks);
+        if (wanted) measure_type(level, type, peaks);
     }
     return 0;
 }
